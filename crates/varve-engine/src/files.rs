@@ -4,6 +4,7 @@
 //! CURRENT                  names the manifest in force
 //! CURRENT.tmp              the next CURRENT before its rename
 //! MANIFEST-000000000007    version edits
+//! MANIFEST-000000000007.copy   the same, for a repair
 //! 000000000008.wal         write-ahead log
 //! 000000000009.table       table
 //! 000000000010.seg         segment: values apart from their rows
@@ -44,6 +45,8 @@ pub(crate) enum StoreFile {
     Map(FileNo),
     /// A manifest.
     Manifest(FileNo),
+    /// The copy of a manifest.
+    ManifestCopy(FileNo),
     /// The name of the manifest in force.
     Current,
     /// A file whose writing was not finished.
@@ -66,7 +69,10 @@ impl StoreFile {
             return Some(StoreFile::Temporary);
         }
         if let Some(digits) = name.strip_prefix("MANIFEST-") {
-            return number(digits).map(StoreFile::Manifest);
+            return match digits.strip_suffix(".copy") {
+                Some(digits) => number(digits).map(StoreFile::ManifestCopy),
+                None => number(digits).map(StoreFile::Manifest),
+            };
         }
         if let Some(digits) = name.strip_suffix(".wal") {
             return number(digits).map(StoreFile::Wal);
@@ -87,7 +93,8 @@ impl StoreFile {
             | StoreFile::Table(no)
             | StoreFile::Segment(no)
             | StoreFile::Map(no)
-            | StoreFile::Manifest(no) => Some(no),
+            | StoreFile::Manifest(no)
+            | StoreFile::ManifestCopy(no) => Some(no),
             StoreFile::Current | StoreFile::Temporary => None,
         }
     }
@@ -100,6 +107,7 @@ impl StoreFile {
             StoreFile::Segment(no) => dir.join(format!("{:012}.seg", no.get())),
             StoreFile::Map(no) => dir.join(format!("{:012}.map", no.get())),
             StoreFile::Manifest(no) => dir.join(format!("MANIFEST-{:012}", no.get())),
+            StoreFile::ManifestCopy(no) => dir.join(format!("MANIFEST-{:012}.copy", no.get())),
             StoreFile::Current => dir.join(CURRENT),
             StoreFile::Temporary => dir.join(CURRENT_TMP),
         }

@@ -12,12 +12,16 @@
 //!    and only then lets CURRENT name it, by rename. Done at every open, and when the manifest is long.
 //! 3. [`Manifest::append`] adds an edit; it is durable when the call returns. It goes over zeros that were written before, so that
 //!    the sync is of these bytes alone, not of how long the file is and what of it is in use.
+//! 4. What is in the manifest then goes to its copy, at the same offset. A repair takes from either file what the other one has
+//!    lost ([`crate::repair`]). Nobody waits for the copy: it is not synced before the close, so that a power cut may take its end.
 //!
 //! Invariants:
 //! - An edit takes effect in memory only after it is durable.
 //! - The newest log that it names, and all before it, were durable when it said so: one that is missing is damage.
 //! - After each sync a marker record says how much is durable, so that a torn last edit (never in
 //!   effect, cut) is told from a damaged one (an error).
+//! - The copy holds no edit that is not durable in the manifest, and all of them but for a power cut: one that cannot be written is
+//!   removed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -136,7 +140,31 @@ pub(crate) fn load(env: &dyn Env, dir: &Path) -> StoreResult<Option<ManifestStat
 /// The state that the manifest `no` holds.
 pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResult<ManifestState> {
     let path = StoreFile::Manifest(no).path(dir);
-    let bytes = read_log(env, &path)?;
+    let (state, end) = load_file(env, &path, no)?;
+    if copy_goes_on(env, dir, LogId { file: no, salt: state.salt }, end) {
+        let detail = "its copy has edits that it lacks".to_owned();
+        return Err(StoreError::Damaged { path, offset: end, detail });
+    }
+    Ok(state)
+}
+
+/// Whether the copy of a manifest has edits behind `end`. They were durable in the manifest, so it was cut since.
+fn copy_goes_on(env: &dyn Env, dir: &Path, log: LogId, end: u64) -> bool {
+    let path = StoreFile::ManifestCopy(log.file).path(dir);
+    // An older version of this program makes no copy, and one that cannot be read says nothing.
+    env.stat(&path).is_ok_and(|stat| stat.len > end)
+        && read_log(env, &path)
+            .is_ok_and(|bytes| resync(bytes, log, end).any(|r| r.kind == RecordKind::Edit))
+}
+
+/// The state that the copy of the manifest `no` holds.
+pub(crate) fn load_copy(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResult<ManifestState> {
+    load_file(env, &StoreFile::ManifestCopy(no).path(dir), no).map(|(state, _)| state)
+}
+
+/// The state that a manifest or its copy holds, and where its last record ends.
+fn load_file(env: &dyn Env, path: &Path, no: FileNo) -> StoreResult<(ManifestState, u64)> {
+    let bytes = read_log(env, path)?;
     let mut state = ManifestState::new(no);
     let mut reader = LogReader::new(bytes.clone(), no);
     let mut edits = 0;
@@ -145,11 +173,11 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
         match reader.next_record() {
             NextRecord::Record(record) => {
                 if record.kind == RecordKind::Header {
-                    let header = manifest_header(&record).map_err(|e| format_error(&path, e))?;
+                    let header = manifest_header(&record).map_err(|e| format_error(path, e))?;
                     has_header = true;
                     state.salt = header.salt;
                 } else if record.kind == RecordKind::Edit {
-                    apply_edit(&mut state, &record, &path)?;
+                    apply_edit(&mut state, &record, path)?;
                     edits += 1;
                 }
             }
@@ -161,7 +189,7 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
                 // Storage that loses its power alone tears edits without another boot id.
                 let proof = resync(bytes, reader.log(), offset).find(|r| r.synced_len > offset);
                 if proof.is_some() || edits == 0 {
-                    return Err(format_error(&path, why));
+                    return Err(format_error(path, why));
                 }
                 log::warn!("{}: the torn edit at offset {offset} is cut", path.display());
                 break;
@@ -170,9 +198,9 @@ pub(crate) fn load_manifest(env: &dyn Env, dir: &Path, no: FileNo) -> StoreResul
     }
     if !has_header || edits == 0 {
         let (offset, detail) = (reader.offset(), "the manifest holds no state".to_owned());
-        return Err(StoreError::Damaged { path, offset, detail });
+        return Err(StoreError::Damaged { path: path.to_path_buf(), offset, detail });
     }
-    Ok(state)
+    Ok((state, reader.offset()))
 }
 
 /// The manifest that CURRENT names, or `None` if there is no CURRENT.
@@ -317,6 +345,7 @@ fn apply_branch_change(state: &mut ManifestState, change: Change) -> Result<(), 
 /// The manifest in force, open for appending.
 #[derive(Debug)]
 pub(crate) struct Manifest {
+    env: Arc<dyn Env>,
     file: Arc<dyn File>,
     log: LogId,
     path: PathBuf,
@@ -329,8 +358,52 @@ pub(crate) struct Manifest {
     tables_seq: SeqNo,
     newest_log: FileNo,
     buffer: Vec<u8>,
+    copy: ManifestCopy,
     /// The store may belong to another process by now.
     is_given_up: bool,
+}
+
+/// The copy of a manifest.
+#[derive(Debug)]
+struct ManifestCopy {
+    path: PathBuf,
+    /// `None` once it is given up.
+    file: Option<Arc<dyn File>>,
+}
+
+impl ManifestCopy {
+    /// Begins the copy of the manifest `no`.
+    fn create(env: &dyn Env, dir: &Path, no: FileNo, content: &[u8]) -> ManifestCopy {
+        let path = StoreFile::ManifestCopy(no).path(dir);
+        let mut copy = ManifestCopy { path, file: None };
+        match env.open(&copy.path, OpenMode::CreateNew) {
+            Ok(file) => copy.file = Some(file),
+            Err(error) => log::warn!("cannot create {}: {error}", copy.path.display()),
+        }
+        copy.write(env, content, 0);
+        copy
+    }
+
+    /// Writes `record` at `offset`. One that lacks it would pass for the manifest, so it goes if that fails.
+    fn write(&mut self, env: &dyn Env, record: &[u8], offset: u64) {
+        if let Some(Err(error)) = self.file.as_ref().map(|file| file.write_all_at(record, offset)) {
+            log::warn!(
+                "there is no copy of the manifest any more: cannot write {}: {error}",
+                self.path.display()
+            );
+            self.file = None;
+            self.remove(env);
+        }
+    }
+
+    fn remove(&self, env: &dyn Env) {
+        match env.remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                log::warn!("cannot remove {}: {error}", self.path.display());
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Makes durable which manifest is in force. From its rename there is no way back, so that a descriptor is waited for.
@@ -350,7 +423,7 @@ impl Manifest {
     /// An error before CURRENT is renamed leaves the store as it was. One after it poisons: which
     /// manifest a restart would find is unknown.
     pub(crate) fn create(
-        env: &dyn Env,
+        env: &Arc<dyn Env>,
         dir: &Path,
         log: LogId,
         state: &VersionEdit,
@@ -377,17 +450,18 @@ impl Manifest {
             let offset = buffer.len();
             encode_record(&mut buffer, stamp(offset, RecordKind::Edit), &[&piece]);
         }
-        let file = write_new(env, &path, &buffer)?;
+        let file = write_new(&**env, &path, &buffer)?;
+        let copy = ManifestCopy::create(&**env, dir, no, &buffer);
         let len = buffer.len() as u64;
         let temporary = StoreFile::Temporary.path(dir);
         let current = StoreFile::Current.path(dir);
         if env.stat(&temporary).is_ok() {
             env.remove_file(&temporary).map_err(|e| io_error("remove", &temporary, e))?;
         }
-        write_new(env, &temporary, &current_content(no))?;
+        write_new(&**env, &temporary, &current_content(no))?;
         env.sync_dir(dir).map_err(|error| io_error("sync", dir, error))?;
         env.rename(&temporary, &current).map_err(|e| io_error("rename", &temporary, e))?;
-        sync_name(env, dir).map_err(|error| poison.set(&io_error("sync", dir, error)))?;
+        sync_name(&**env, dir).map_err(|error| poison.set(&io_error("sync", dir, error)))?;
         let named = |change: &Change| match change {
             Change::NewestLog(log) => Some(*log),
             _ => None,
@@ -395,6 +469,7 @@ impl Manifest {
         let newest_log = state.changes.iter().find_map(named).unwrap_or(FileNo::new(0));
         let (first_len, synced_len, room_end) = (len, len, len);
         let mut manifest = Manifest {
+            env: Arc::clone(env),
             file,
             log,
             path,
@@ -405,6 +480,7 @@ impl Manifest {
             tables_seq,
             newest_log,
             buffer,
+            copy,
             is_given_up: false,
         };
         manifest.append_marker();
@@ -412,8 +488,17 @@ impl Manifest {
     }
 
     /// The manifest's number.
+    #[cfg(test)]
     pub(crate) fn file_no(&self) -> FileNo {
         self.log.file
+    }
+
+    /// Removes the files of a manifest that another one has replaced.
+    pub(crate) fn remove(&self) {
+        if let Err(error) = self.env.remove_file(&self.path) {
+            log::warn!("cannot remove {}: {error}", self.path.display());
+        }
+        self.copy.remove(&*self.env);
     }
 
     /// The salt of the store's logs.
@@ -474,6 +559,7 @@ impl Manifest {
             poison.set(&format_args!("cannot sync {}: {error}", self.path.display()))
         })?;
         self.synced_len = self.len;
+        self.copy_record();
         self.append_marker();
         Ok(())
     }
@@ -496,9 +582,16 @@ impl Manifest {
     /// Says in the file how much of it is durable. Without it a later torn tail is harder to judge, no
     /// more, so a failure is not passed on.
     fn append_marker(&mut self) {
-        if let Err(error) = self.append_record(RecordKind::Marker, &[]) {
-            log::warn!("cannot append a marker: {error}");
+        match self.append_record(RecordKind::Marker, &[]) {
+            Ok(()) => self.copy_record(),
+            Err(error) => log::warn!("cannot append a marker: {error}"),
         }
+    }
+
+    /// Writes the last record to the copy.
+    fn copy_record(&mut self) {
+        let offset = self.len - self.buffer.len() as u64;
+        self.copy.write(&*self.env, &self.buffer, offset);
     }
 
     fn append_record(&mut self, kind: RecordKind, payload: &[u8]) -> StoreResult<()> {
@@ -553,7 +646,7 @@ fn write_new(env: &dyn Env, path: &Path, content: &[u8]) -> StoreResult<Arc<dyn 
 
 #[cfg(test)]
 mod tests {
-    use varve_env::sim::SimEnv;
+    use varve_env::sim::{FaultRule, SimEnv, SimOp};
 
     use super::*;
 
@@ -563,10 +656,12 @@ mod tests {
         Path::new("/store")
     }
 
-    fn with_snapshots(env: &dyn Env, count: u64) -> Manifest {
+    fn with_snapshots(env: &Arc<SimEnv>, count: u64) -> Manifest {
         env.create_dir(dir()).unwrap();
         let (poison, state) = (Poison::default(), VersionEdit::default());
-        let mut manifest = Manifest::create(env, dir(), LOG, &state, SeqNo::ZERO, &poison).unwrap();
+        let env: Arc<dyn Env> = env.clone();
+        let mut manifest =
+            Manifest::create(&env, dir(), LOG, &state, SeqNo::ZERO, &poison).unwrap();
         for n in 0..count {
             let (name, seq) = (format!("{n:0250}"), SeqNo::new(n + 1));
             let edit = VersionEdit { changes: vec![Change::CreateSnapshot { name, seq }] };
@@ -578,7 +673,7 @@ mod tests {
     #[test]
     fn edits_go_over_room_that_is_none_of_them() {
         let env = SimEnv::new(1);
-        let manifest = with_snapshots(env.as_ref(), 500);
+        let manifest = with_snapshots(&env, 500);
         let file = env.open(&manifest.path, OpenMode::Read).unwrap();
         let len = file.stat().unwrap().len;
         assert!(len > 2 * ROOM_BYTES && len.is_multiple_of(ROOM_BYTES) && len > manifest.len);
@@ -588,13 +683,65 @@ mod tests {
     #[test]
     fn zeros_in_the_place_of_a_durable_edit_are_damage() {
         let env = SimEnv::new(1);
-        let manifest = with_snapshots(env.as_ref(), 3);
+        let manifest = with_snapshots(&env, 3);
         let mut bytes = vec![0; manifest.len as usize];
         manifest.file.read_exact_at(&mut bytes, 0).unwrap();
         let name = bytes.windows(3).position(|at| at == b"001").unwrap() as u64;
         manifest.file.write_all_at(&[0; 300], name - 100).unwrap();
         let error = load(env.as_ref(), dir()).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    }
+
+    #[test]
+    fn the_copy_of_a_manifest_is_written_as_version_1_wrote_it() {
+        let env = SimEnv::new(1);
+        let manifest = with_snapshots(&env, 2);
+        let copied = env.read_raw(&manifest.copy.path).unwrap();
+        varve_testkit::golden(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1/MANIFEST.copy"),
+            &copied,
+        );
+        assert_eq!(env.read_raw(&manifest.path).unwrap()[..copied.len()], copied);
+        assert_eq!(load_copy(env.as_ref(), dir(), LOG.file).unwrap().snapshots.len(), 2);
+    }
+
+    /// A manifest that was cut between two edits was taken for whole, and what they had said was lost without a word.
+    #[test]
+    fn a_manifest_that_was_cut_anywhere_is_noticed() {
+        let env = SimEnv::new(1);
+        let manifest = with_snapshots(&env, 3);
+        let bytes = env.read_raw(&manifest.path).unwrap();
+        // Behind the last edit there is a marker.
+        let last = manifest.len - varve_format::log::encoded_len(0) as u64;
+        for len in (0..last).step_by(8) {
+            let cut = env.power_cut_keep_all();
+            cut.truncate_raw(&manifest.path, len).unwrap();
+            assert!(matches!(load(cut.as_ref(), dir()), Err(StoreError::Damaged { .. })), "{len}");
+            cut.remove_raw(&manifest.copy.path).unwrap();
+            let without = load(cut.as_ref(), dir());
+            assert!(without.is_err() || without.unwrap().unwrap().snapshots.len() < 3, "{len}");
+        }
+        assert!(bytes.len() as u64 > last);
+    }
+
+    /// A copy that lacked an edit would have passed for the manifest.
+    #[test]
+    fn a_copy_that_cannot_be_written_is_removed() {
+        let env = SimEnv::new(1);
+        let mut manifest = with_snapshots(&env, 3);
+        let (path_suffix, op) = (".copy".to_owned(), SimOp::Write);
+        env.fail(FaultRule { path_suffix, op, nth: 1, errno: 28, sticky: true });
+        let edit =
+            VersionEdit { changes: vec![Change::DeleteSnapshot { name: format!("{:0250}", 0) }] };
+        manifest.append(&edit, &Poison::default()).unwrap();
+        assert!(env.read_raw(&manifest.copy.path).is_err());
+        manifest
+            .append(
+                &VersionEdit { changes: vec![Change::NextFile(FileNo::new(9))] },
+                &Poison::default(),
+            )
+            .unwrap();
+        assert_eq!(load(env.as_ref(), dir()).unwrap().unwrap().snapshots.len(), 2);
     }
 
     #[test]

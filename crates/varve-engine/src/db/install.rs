@@ -11,7 +11,6 @@ use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 use super::Inner;
 use crate::StoreResult;
 use crate::branch::{BranchRecord, BranchSpace};
-use crate::files::StoreFile;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::segment::Segment;
@@ -266,13 +265,10 @@ impl Inner {
         let newest_log = manifest.newest_log();
         let state = state_edit(&view, newest_log, self.next_file_no(), tables_seq);
         let log = LogId { file: no, salt: manifest.salt() };
-        match Manifest::create(&*self.env, &self.dir, log, &state, tables_seq, &self.poison) {
+        match Manifest::create(&self.env, &self.dir, log, &state, tables_seq, &self.poison) {
             Ok(next) => {
                 let old = std::mem::replace(manifest, next);
-                let path = StoreFile::Manifest(old.file_no()).path(&self.dir);
-                if let Err(error) = self.env.remove_file(&path) {
-                    log::warn!("cannot remove {}: {error}", path.display());
-                }
+                old.remove();
             }
             Err(error) => log::warn!("cannot rewrite the manifest: {error}"),
         }

@@ -171,6 +171,7 @@ fn check_new(
                 stat.len > EMPTY_LOG_BYTES_MAX
             }
             StoreFile::Manifest(_)
+            | StoreFile::ManifestCopy(_)
             | StoreFile::Map(_)
             | StoreFile::Current
             | StoreFile::Temporary => false,
@@ -217,7 +218,7 @@ fn build(
     let poison = Poison::default();
     let edit = state_edit(&view, log_no, manifest_no.next(), tables_seq);
     let manifest_id = LogId { file: manifest_no, salt };
-    let manifest = Manifest::create(&*env, dir, manifest_id, &edit, tables_seq, &poison)?;
+    let manifest = Manifest::create(&env, dir, manifest_id, &edit, tables_seq, &poison)?;
     remove_unreferenced(&*env, dir, files, &view, &recovered, &mut log)?;
     let metrics = Arc::new(Metrics::default());
     let cache = Arc::new(TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?);
@@ -458,7 +459,7 @@ fn remove_unreferenced(
         let needed = match file {
             StoreFile::Table(no) | StoreFile::Segment(no) => kept.contains(no),
             StoreFile::Wal(no) => *no >= view.oldest_log() && recovered.logs.contains(no),
-            StoreFile::Manifest(_) => false,
+            StoreFile::Manifest(_) | StoreFile::ManifestCopy(_) => false,
             // [`restore`] has seen to them.
             StoreFile::Map(_) => true,
             StoreFile::Current => true,

@@ -66,7 +66,9 @@ pub fn inspect(env: &dyn Env, path: &Path, rows: bool) -> StoreResult<Inspection
     };
     match path.file_name().and_then(StoreFile::parse).ok_or_else(unknown)? {
         StoreFile::Wal(no) => Ok(Inspection::Wal(log::describe(env, path, no, rows)?)),
-        StoreFile::Manifest(no) => Ok(Inspection::Manifest(log::describe(env, path, no, rows)?)),
+        StoreFile::Manifest(no) | StoreFile::ManifestCopy(no) => {
+            Ok(Inspection::Manifest(log::describe(env, path, no, rows)?))
+        }
         StoreFile::Table(no) => Ok(Inspection::Table(table::describe(env, path, no, rows)?)),
         StoreFile::Segment(no) => Ok(Inspection::Segment(segment::describe(env, path, no, rows)?)),
         StoreFile::Map(no) => Ok(Inspection::Map(map::describe(env, path, no)?)),

@@ -2,7 +2,9 @@
 //!
 //! 1. The manifest that CURRENT names, if both can be read.
 //! 2. If CURRENT cannot, the newest manifest that is whole: those that CURRENT still names, in either of its lines, come first.
-//! 3. Else all edits that can be read of the manifest in force, or of the newest of which any can, in their order. What an edit
+//! 3. Else what can be read of the manifest and of its copy, each record at its offset: what one has lost the other may have. If nothing is
+//!    missing then, that is the manifest.
+//! 4. Else all edits that can be read of the manifest in force, or of the newest of which any can, in their order. What an edit
 //!    changes may be missing then, so none is refused: the last word about a table, snapshot or branch counts. A table that
 //!    was removed is gone wherever the manifest had it.
 //!
@@ -10,7 +12,7 @@
 //! tables that it does not know. A part as short as a marker held no more than one or an edit of one number, which the tables and logs tell as well: without
 //! it the manifest is whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 
 use bytes::Bytes;
@@ -24,7 +26,7 @@ use super::{Known, Repair};
 use crate::branch::BranchSpace;
 use crate::files::StoreFile;
 use crate::manifest::{
-    ManifestBranch, ManifestKeyspace, ManifestState, load_manifest, read_current,
+    ManifestBranch, ManifestKeyspace, ManifestState, load_copy, load_manifest, read_current,
 };
 use crate::read::{CURRENT_BYTES_MAX, read_whole};
 use crate::version::{LEVELS, Place};
@@ -88,7 +90,9 @@ impl Repair<'_> {
         let others = self.manifests().into_iter().filter(|no| Some(*no) != named);
         let candidates: Vec<FileNo> = named.into_iter().chain(others).collect();
         for no in &candidates {
-            self.put_aside(StoreFile::Manifest(*no).path(self.dir));
+            for file in [StoreFile::Manifest(*no), StoreFile::ManifestCopy(*no)] {
+                self.put_aside(file.path(self.dir));
+            }
         }
         let salt = self.salt_of_logs()?;
         let mut edits = Edits::new(salt);
@@ -101,14 +105,16 @@ impl Repair<'_> {
                 break;
             }
         }
-        Ok(self.complete(edits))
+        self.complete(edits)
     }
 
     /// What the manifest `no` says, or why it cannot be taken as it is.
     fn whole(&self, no: FileNo) -> StoreResult<Result<ManifestState, String>> {
         match load_manifest(&**self.env, self.dir, no) {
             Ok(state) => Ok(match self.contradiction(&state) {
-                None if self.has_lost_its_end(&state)? => Err(LOST_END.to_owned()),
+                None if self.has_lost_its_end(&state)? && !self.is_as_copied(&state) => {
+                    Err(LOST_END.to_owned())
+                }
                 None => Ok(state),
                 Some(contradiction) => Err(contradiction),
             }),
@@ -138,6 +144,13 @@ impl Repair<'_> {
         Ok(false)
     }
 
+    /// Whether both files of the manifest say the same: one fault does not cut both.
+    fn is_as_copied(&self, state: &ManifestState) -> bool {
+        let copied = load_copy(&**self.env, self.dir, state.no);
+        let own = load_manifest(&**self.env, self.dir, state.no);
+        [own, copied].iter().all(|loaded| loaded.as_ref().is_ok_and(|loaded| loaded == state))
+    }
+
     /// The tables that are there.
     pub(super) fn tables_there(&self) -> impl Iterator<Item = FileNo> {
         self.files.iter().filter_map(|file| match file {
@@ -146,14 +159,15 @@ impl Repair<'_> {
         })
     }
 
-    /// The manifests that are there, newest first.
+    /// The manifests that are there, or of which the copy is, newest first.
     fn manifests(&self) -> Vec<FileNo> {
         let number = |file: &StoreFile| match file {
-            StoreFile::Manifest(no) => Some(*no),
+            StoreFile::Manifest(no) | StoreFile::ManifestCopy(no) => Some(*no),
             _ => None,
         };
         let mut numbers: Vec<FileNo> = self.files.iter().filter_map(number).collect();
         numbers.sort_unstable_by(|a, b| b.cmp(a));
+        numbers.dedup();
         numbers
     }
 
@@ -191,16 +205,24 @@ impl Repair<'_> {
         Ok(self.salt)
     }
 
-    /// All edits of the manifest `no` that can be read.
+    /// All edits of the manifest `no` that can be read, in it or in its copy.
     fn edits(&self, no: FileNo, salt: u64) -> StoreResult<Edits> {
         let mut edits = Edits::new(salt);
         edits.state.no = no;
-        let file = StoreFile::Manifest(no);
-        let salt = self.header(file)?.map_or(salt, |header| header.salt);
+        let files = [StoreFile::Manifest(no), StoreFile::ManifestCopy(no)];
+        let headers = [self.header(files[0])?, self.header(files[1])?];
+        let salts: Vec<u64> = headers.into_iter().flatten().map(|header| header.salt).collect();
+        // A file of another store may stand in the place of one.
+        let salt =
+            salts.iter().find(|own| **own == salt).or(salts.first()).copied().unwrap_or(salt);
         edits.state.salt = salt;
-        let Some(bytes) = self.log_bytes(file)? else { return Ok(edits) };
-        let len = bytes.len() as u64;
-        for part in parts(&bytes, LogId { file: no, salt }) {
+        let mut both = Vec::new();
+        for file in files {
+            let Some(bytes) = self.log_bytes(file)? else { continue };
+            both.extend(parts(&bytes, LogId { file: no, salt }));
+        }
+        let (parts, len) = joined(both);
+        for part in parts {
             match part {
                 Part::Record(record) if record.kind == RecordKind::Edit => {
                     match VersionEdit::decode(&record.payload) {
@@ -221,9 +243,16 @@ impl Repair<'_> {
     }
 
     /// What is known with `edits`, and the names of key spaces that the caller has.
-    fn complete(&mut self, edits: Edits) -> Known {
+    fn complete(&mut self, edits: Edits) -> StoreResult<Known> {
         let Edits { mut state, gone, is_broken, count, .. } = edits;
         let keyspaces = state.keyspaces.len();
+        let is_whole = count > 0
+            && !is_broken
+            && self.contradiction(&state).is_none()
+            && !self.has_lost_its_end(&state)?;
+        if is_whole {
+            return Ok(Known { state, is_whole, gone, keyspaces });
+        }
         for (id, (name, options)) in self.options.keyspaces.iter().enumerate() {
             match state.keyspaces.get_mut(id) {
                 Some(space) if space.name.is_empty() => {
@@ -243,16 +272,41 @@ impl Repair<'_> {
             }
         }
         self.report.branches_dropped = drop_orphans(&mut state);
-        let has_lost_its_end = self.report.manifest_lost.as_deref() == Some(LOST_END);
-        let is_whole =
-            count > 0 && !is_broken && !has_lost_its_end && self.contradiction(&state).is_none();
-        Known { state, is_whole, gone, keyspaces }
+        Ok(Known { state, is_whole, gone, keyspaces })
     }
 }
 
 fn whole(state: ManifestState) -> Known {
     let keyspaces = state.keyspaces.len();
     Known { state, is_whole: true, gone: BTreeSet::new(), keyspaces }
+}
+
+/// The parts of a manifest and of its copy as those of one file, and where the last record or the damage behind it ends.
+fn joined(both: Vec<Part>) -> (Vec<Part>, u64) {
+    let (mut records, mut bad) = (BTreeMap::new(), Vec::new());
+    for part in both {
+        match part {
+            Part::Record(record) => drop(records.entry(record.offset).or_insert(record)),
+            Part::Bad { offset, end, why } => bad.push((offset, end, why)),
+        }
+    }
+    let (mut parts, mut at) = (Vec::new(), 0);
+    let gap = |offset, end| {
+        let why = bad.iter().find(|(from, to, _)| *from < end && *to > offset);
+        Part::Bad { offset, end, why: why.map_or_else(String::new, |(.., why)| why.clone()) }
+    };
+    for (offset, record) in records {
+        if offset > at {
+            parts.push(gap(at, offset));
+        }
+        at = at.max(record.end());
+        parts.push(Part::Record(record));
+    }
+    let len = bad.iter().map(|(_, end, _)| *end).fold(at, u64::max);
+    if len > at {
+        parts.push(gap(at, len));
+    }
+    (parts, len)
 }
 
 /// Drops branches that stand over one that is missing, and tables of key spaces of none. Gives what their makers said of them.

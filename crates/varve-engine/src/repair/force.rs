@@ -69,7 +69,7 @@ impl Repair<'_> {
             changes.push(Change::AddTable { keyspace, level, sublevel: *sublevel, meta });
         }
         let (edit, poison) = (VersionEdit { changes }, Poison::default());
-        Manifest::create(&*env, &dir, manifest, &edit, last_seq, &poison)?;
+        Manifest::create(&env, &dir, manifest, &edit, last_seq, &poison)?;
         // The next open removes what the new manifest does not list.
         Ok(())
     }

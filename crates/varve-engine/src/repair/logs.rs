@@ -188,7 +188,7 @@ impl Repair<'_> {
     pub(super) fn header(&self, file: StoreFile) -> StoreResult<Option<LogHeader>> {
         let (no, kind) = match file {
             StoreFile::Wal(no) => (no, LogKind::Wal),
-            StoreFile::Manifest(no) => (no, LogKind::Manifest),
+            StoreFile::Manifest(no) | StoreFile::ManifestCopy(no) => (no, LogKind::Manifest),
             _ => return Ok(None),
         };
         let Some(bytes) = self.log_bytes(file)? else { return Ok(None) };

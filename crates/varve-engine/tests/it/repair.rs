@@ -77,6 +77,53 @@ fn a_lost_manifest_is_made_anew_of_the_tables_and_logs() {
     }
 }
 
+/// What either file of the manifest has lost the other one has: damage to both at different places costs nothing. Without a copy, as earlier
+/// versions left a store, it opens.
+#[test]
+fn a_manifest_and_its_copy_make_up_for_each_other() {
+    let (mut tried, mut rng) = (0, Rng::new(3));
+    for seed in 0..6 {
+        let (env, model) = sample(seed);
+        let db = open(&env).unwrap();
+        for name in 0..20 {
+            db.create_snapshot(&format!("{name:0100}")).unwrap();
+        }
+        db.close().unwrap();
+        let (copies, mut manifests) = (of_kind(&env, ".copy"), of_kind(&env, "MANIFEST"));
+        manifests.retain(|path| !copies.contains(path));
+        let ([manifest], [copied]) = (&manifests[..], &copies[..]) else {
+            panic!("{manifests:?}, {copies:?}")
+        };
+        let len = env.read_raw(copied).unwrap().len() as u64;
+        let old = env.power_cut_keep_all();
+        old.remove_raw(copied).unwrap();
+        assert_eq!(after(&old), model);
+        for _ in 0..40 {
+            let damaged = env.power_cut_keep_all();
+            // Records of the two are about as long, and apart.
+            let at = rng.below(len - 2000);
+            damaged.write_raw(manifest, at, &vec![0xee; 1 + rng.below(200) as usize]).unwrap();
+            match rng.below(3) {
+                0 => damaged.write_raw(copied, at + 1200, &[0; 100]).unwrap(),
+                1 => damaged.truncate_raw(copied, at + 1200).unwrap(),
+                _ => damaged.damage(copied, at + 1200, 1).unwrap(),
+            }
+            let report = repaired(&damaged);
+            assert!(
+                report.lost_nothing() && !report.did_nothing(),
+                "seed {seed} at {at}: {report:?}"
+            );
+            assert!(repaired(&damaged).did_nothing());
+            let db = open(&damaged).unwrap();
+            assert_eq!(db.snapshots().len(), 20, "seed {seed} at {at}");
+            db.close().unwrap();
+            assert_eq!(after(&damaged), model, "seed {seed} at {at}");
+            tried += 1;
+        }
+    }
+    assert_eq!(tried, 240);
+}
+
 /// A log of a process that died ends with the room that it had taken ahead. No rows are missing there, and the logs after
 /// it count.
 #[test]

@@ -209,8 +209,8 @@ fn show_repair(repaired: &Repaired) {
 
 fn show_engine_repair(engine: &EngineRepair) {
     if let Some(why) = &engine.manifest_lost {
-        let what = if engine.is_merged { "the list of tables" } else { "CURRENT" };
-        output::line(format!("  repaired: {what} is made anew: {why}"));
+        let from = if engine.is_merged { "from what is left" } else { "and nothing of it is lost" };
+        output::line(format!("  repaired: the list of tables is made anew {from}: {why}"));
     }
     for lost in engine.lost.iter().take(SHOWN_FINDINGS) {
         output::line(format!("  repaired: {lost}"));
