@@ -29,6 +29,7 @@ impl VarveFs {
             "store": self.dir.written(),
             "superblock": self.superblock.public(),
             "read_only": self.options.read_only,
+            "memory_budget_bytes": self.options.memory_budget_bytes,
             "mount_point": self.options.mount_point.written(),
             "inodes_known": known,
             "inodes_spilled": spilled,

@@ -7,6 +7,7 @@
 //! FUSE_EXPORT_SUPPORT (a `Vfs` has no lookup by inode id alone).
 
 use std::io;
+use std::num::NonZeroUsize;
 
 use rustix::param::page_size;
 
@@ -82,9 +83,12 @@ impl Agreement {
         self.flags & FUSE_PASSTHROUGH != 0
     }
 
-    /// What programs may know of it, as JSON.
-    pub(crate) fn status_json(&self) -> String {
+    /// What programs may know of it, as JSON, and of the number of reader threads that was asked for.
+    pub(crate) fn status_json(&self, threads: Option<NonZeroUsize>) -> String {
         let mut status = format!("{{\"transport\":\"{}\"", self.transport);
+        if let Some(threads) = threads {
+            status.push_str(&format!(",\"threads\":{threads}"));
+        }
         if let Some(reason) = &self.no_uring {
             let reason = reason.to_string().replace(['"', '\\'], "'");
             status.push_str(&format!(",\"no_io_uring\":\"{reason}\""));
@@ -292,14 +296,18 @@ mod tests {
         let reason = io::Error::other("a \"quoted\" \\ reason");
         let mut agreement =
             Agreement { flags: 0, write_bytes_max: 0, transport: Transport::Uring, no_uring: None };
-        assert_eq!(agreement.status_json(), r#"{"transport":"io_uring"}"#);
+        assert_eq!(agreement.status_json(None), r#"{"transport":"io_uring"}"#);
+        assert_eq!(
+            agreement.status_json(NonZeroUsize::new(3)),
+            r#"{"transport":"io_uring","threads":3}"#
+        );
         agreement.flags = ROOT_ALONE;
-        assert_eq!(agreement.status_json(), r#"{"transport":"io_uring","root_alone":true}"#);
+        assert_eq!(agreement.status_json(None), r#"{"transport":"io_uring","root_alone":true}"#);
         agreement.flags = 0;
         agreement.transport = Transport::Dev;
         agreement.no_uring = Some(NoUring::Refused(reason));
         assert_eq!(
-            agreement.status_json(),
+            agreement.status_json(None),
             r#"{"transport":"/dev/fuse","no_io_uring":"no io_uring for each CPU: a 'quoted' ' reason"}"#
         );
     }

@@ -88,6 +88,8 @@ pub struct MountOptions {
     pub no_dev: bool,
     /// Refuse to execute programs.
     pub no_exec: bool,
+    /// Follow no symbolic links. fusermount knows no such option.
+    pub no_symfollow: bool,
     /// Show `sync` in mount tables. The kernel leaves the rest to the server:
     /// [`crate::SessionOptions::sync_writes`] and [`crate::SessionOptions::sync_dirs`].
     pub synchronous: bool,
@@ -107,6 +109,7 @@ impl MountOptions {
             no_suid: false,
             no_dev: false,
             no_exec: false,
+            no_symfollow: false,
             synchronous: false,
             methods: MountMethod::ALL.to_vec(),
         }

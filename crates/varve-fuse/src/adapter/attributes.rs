@@ -138,7 +138,8 @@ impl Adapter {
             return Ok(sized_text(call, &self.vfs.status_json(), size));
         }
         if call.ino == self.root() && name == SESSION_XATTR {
-            return Ok(sized_text(call, &self.agreement.status_json(), size));
+            let status = self.agreement.status_json(self.options.threads);
+            return Ok(sized_text(call, &status, size));
         }
         if call.ino == self.root() && name == REQUESTS_XATTR {
             return Ok(sized_text(call, &self.meters.to_json(), size));

@@ -80,6 +80,7 @@ fn flags(options: &MountOptions) -> MountFlags {
     flags.set(MountFlags::NOSUID, options.no_suid);
     flags.set(MountFlags::NODEV, options.no_dev);
     flags.set(MountFlags::NOEXEC, options.no_exec);
+    flags.set(MountFlags::NOSYMFOLLOW, options.no_symfollow);
     flags.set(MountFlags::SYNCHRONOUS, options.synchronous);
     flags
 }

@@ -120,6 +120,8 @@ fn option_list(options: &MountOptions) -> OsString {
         (options.no_suid, "nosuid"),
         (options.no_dev, "nodev"),
         (options.no_exec, "noexec"),
+        // The helper refuses it, which is better than a mount without it.
+        (options.no_symfollow, "nosymfollow"),
         (options.synchronous, "sync"),
     ];
     for (set, word) in flags {

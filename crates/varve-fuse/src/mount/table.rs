@@ -32,6 +32,8 @@ pub struct MountPoint {
     pub no_dev: bool,
     /// No program is executed.
     pub no_exec: bool,
+    /// No symbolic link is followed.
+    pub no_symfollow: bool,
     /// The groups of mounts from which it gets what is mounted and unmounted.
     pub peers: Vec<u32>,
     /// The number behind `/sys/fs/fuse/connections`: the minor number of the file system's `st_dev`.
@@ -84,6 +86,7 @@ fn parse_line(line: &[u8]) -> Option<MountPoint> {
         no_suid: has(b"nosuid"),
         no_dev: has(b"nodev"),
         no_exec: has(b"noexec"),
+        no_symfollow: has(b"nosymfollow"),
         peers,
         connection: device.split_once(':')?.1.parse().ok()?,
         user: std::str::from_utf8(user).ok()?.parse().ok()?,

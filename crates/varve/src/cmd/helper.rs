@@ -13,7 +13,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use varve::mounting::{self, Choices};
+use varve::mounting::{self, Began, Choices};
 use varve::{Error, Result, exit_status};
 
 use super::mount;
@@ -90,12 +90,12 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
 
 /// Says which options a remount has left as they were. They are no mistake: some come of /etc/fstab.
 fn tell_of_kept(dir: &Path, options: &str) {
+    let began = Began::of(dir);
     for option in options.split(',') {
         let name = option.split('=').next().unwrap_or_default();
         match Choices::parse(option, false) {
             _ if SHOWN.contains(&name) => {}
-            Ok(Choices { transport: Some(wanted), .. })
-                if mounting::transport_of(dir) == Some(wanted) => {}
+            Ok(choices) if began.is_so(&choices) => {}
             Ok(choices) if choices.is_more_than_flags() => {
                 output::line(format!(
                     "`{option}` changes nothing now, only when the store is mounted"

@@ -19,7 +19,7 @@ Mount options; the last of opposites counts:
   diratime, nodiratime        whether listing a directory moves its own, too [default: it does]
   allow_other, noallow_other  let other users in, or not [default: let them in if root mounts]
   default_permissions         have permissions checked with noallow_other, too
-  suid, nosuid, dev, nodev, exec, noexec
+  suid, nosuid, dev, nodev, exec, noexec, symfollow, nosymfollow
                               as in mount(8)
   sync, async                 make each write durable before it returns, or not
   dirsync                     make each change of names durable before it returns

@@ -138,6 +138,7 @@ impl ViewDesk {
         if let Some(now) = self.main.as_ref().map(MountWatch::now) {
             mount.read_only = now.read_only;
             (mount.no_suid, mount.no_dev, mount.no_exec) = (now.no_suid, now.no_dev, now.no_exec);
+            mount.no_symfollow = now.no_symfollow;
         }
         mount.read_only |= name.kind == ViewKind::Snapshot;
         mount.source = source_of(&mount.source, name);

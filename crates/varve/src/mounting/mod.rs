@@ -206,11 +206,36 @@ pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
     Ok(())
 }
 
-/// How requests travel from the mount on `dir`, if its daemon says so.
-pub fn transport_of(dir: &Path) -> Option<Transport> {
-    let session = ask_session(dir).ok()?;
-    let told = session["transport"].as_str()?;
-    [Transport::Dev, Transport::Uring].into_iter().find(|transport| transport.to_string() == told)
+/// What the daemon of a mount was told when it began, as far as it says so.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Began {
+    transport: Option<Transport>,
+    threads: Option<u64>,
+    memory_bytes: Option<u64>,
+}
+
+impl Began {
+    /// That of the mount on `dir`.
+    pub fn of(dir: &Path) -> Began {
+        let (session, daemon) = (ask_session(dir), ask_daemon(dir));
+        let told = session.as_ref().ok().and_then(|told| told["transport"].as_str());
+        let known = [Transport::Dev, Transport::Uring];
+        Began {
+            transport: known.into_iter().find(|known| Some(&*known.to_string()) == told),
+            threads: session.as_ref().ok().and_then(|told| told["threads"].as_u64()),
+            memory_bytes: daemon.ok().and_then(|told| told["memory_budget_bytes"].as_u64()),
+        }
+    }
+
+    /// Whether one option says what is so already.
+    pub fn is_so(&self, option: &Choices) -> bool {
+        let threads = option.threads.map(|threads| threads.get() as u64);
+        let same = |asked: Option<u64>, is: Option<u64>| asked.is_none() || asked == is;
+        let asks = option.transport.is_some() || threads.is_some() || option.memory_bytes.is_some();
+        asks && (option.transport.is_none() || option.transport == self.transport)
+            && same(threads, self.threads)
+            && same(option.memory_bytes, self.memory_bytes)
+    }
 }
 
 /// How what was mounted with `ro` on `dir` can be changed.
@@ -271,6 +296,7 @@ fn mount_options(store: &Path, choices: &Choices) -> MountOptions {
         no_suid: choices.no_suid,
         no_dev: choices.no_dev,
         no_exec: choices.no_exec,
+        no_symfollow: choices.no_symfollow,
         synchronous: choices.synchronous,
         methods: methods
             .filter(|method| *method != MountMethod::Namespace || !choices.no_private)

@@ -8,7 +8,7 @@ use varve_fuse::Transport;
 use crate::{Error, Result, size};
 
 /// What `-o` may say, for messages.
-const KNOWN: &str = "ro rw noatime relatime strictatime diratime nodiratime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec \
+const KNOWN: &str = "ro rw noatime relatime strictatime diratime nodiratime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec symfollow nosymfollow \
                      lazytime sync async dirsync acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
                      idlepoll noidlepoll giveway nogiveway private noprivate \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
@@ -32,6 +32,8 @@ pub struct Choices {
     pub no_dev: bool,
     /// Refuse to execute programs.
     pub no_exec: bool,
+    /// Follow no symbolic links.
+    pub no_symfollow: bool,
     /// Do not obey access control lists.
     pub no_acl: bool,
     /// Make every write durable before it returns.
@@ -79,9 +81,16 @@ impl Choices {
 
     /// Whether there is more among them than the flags that a mount can be given while it is in use.
     pub fn is_more_than_flags(&self) -> bool {
-        let Choices { read_only, no_suid, no_dev, no_exec, synchronous, .. } = *self;
-        let flags =
-            Choices { read_only, no_suid, no_dev, no_exec, synchronous, ..Choices::default() };
+        let Choices { read_only, no_suid, no_dev, no_exec, no_symfollow, synchronous, .. } = *self;
+        let flags = Choices {
+            read_only,
+            no_suid,
+            no_dev,
+            no_exec,
+            no_symfollow,
+            synchronous,
+            ..Choices::default()
+        };
         *self != flags
     }
 
@@ -104,6 +113,8 @@ impl Choices {
             ("dev", None) => self.no_dev = false,
             ("noexec", None) => self.no_exec = true,
             ("exec", None) => self.no_exec = false,
+            ("nosymfollow", None) => self.no_symfollow = true,
+            ("symfollow", None) => self.no_symfollow = false,
             ("acl", None) => self.no_acl = false,
             ("noacl", None) => self.no_acl = true,
             ("sync", None) => self.synchronous = true,
@@ -218,6 +229,8 @@ mod tests {
         assert!(Choices::parse("rw,ro", false).unwrap().read_only);
         let users = Choices::parse("user,exec", false).unwrap();
         assert!(users.no_suid && users.no_dev && !users.no_exec);
+        assert!(parse("nosymfollow").no_symfollow && !parse("nosymfollow,symfollow").no_symfollow);
+        assert!(!parse("nosymfollow").is_more_than_flags());
     }
 
     #[test]

@@ -396,6 +396,60 @@ fn a_mount_becomes_read_only_while_in_use() {
     );
 }
 
+/// Of what is as it was it was said each time that it changes nothing.
+#[test]
+fn a_remount_is_silent_about_what_is_so() {
+    let Some(mount) = Mount::new() else { return };
+    let told = |options: &str| {
+        let mut command = varve();
+        command.arg(mount.store()).arg(mount.path()).args(["-o", options]);
+        String::from_utf8(run(&mut command).stdout).unwrap()
+    };
+    assert_eq!(told("remount,rw,memory=256M"), "");
+    mount.unmount();
+    mount.mount_with("memory=64M,threads=3");
+    assert_eq!(told("remount,rw,memory=65536K,threads=3"), "");
+    for option in ["threads=4", "memory=65M", "threads=3,memory=256M"] {
+        let changed = option.rsplit(',').next().unwrap();
+        let said = told(&format!("remount,rw,{option}"));
+        assert!(said.starts_with(&format!("`{changed}` changes nothing now")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+/// The option was unknown, and a remount passed it over.
+#[test]
+fn a_mount_follows_no_symbolic_links_if_it_is_told_so() {
+    let Some(mount) = Mount::new() else { return };
+    let (dir, link) = (mount.path(), mount.path().join("link"));
+    fs::write(dir.join("file"), "x").unwrap();
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    let follows = || match fs::read(&link) {
+        Ok(read) => {
+            assert_eq!(read, b"x");
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::LOOP.raw_os_error()));
+            assert_eq!(fs::read_link(&link).unwrap(), Path::new("file"));
+            false
+        }
+    };
+    assert!(follows());
+    let remount = |options: &str| {
+        let mut command = varve();
+        command.arg(mount.store()).arg(&dir).args(["-o", options]);
+        assert_eq!(String::from_utf8(run(&mut command).stdout).unwrap(), "", "{options}");
+    };
+    remount("rw,remount,nosymfollow");
+    assert!(!follows());
+    remount("rw,remount,symfollow");
+    assert!(follows());
+    mount.unmount();
+    mount.mount_with("nosymfollow");
+    assert!(!follows());
+}
+
 /// The one whom the other was ahead of had mounted before it knew, and took away what was on top: the mount of the other.
 #[test]
 fn of_those_who_mount_a_store_at_once_one_does() {
