@@ -3,7 +3,8 @@
 //! 1. [`VarveFs::do_clone`] keeps the present state of the store as a *source* ([`sources`]), or takes a snapshot for
 //!    one, and writes one name: a directory with the attributes and the account of the original that is *folded*, which
 //!    means that its names are still to be taken from the source; or a file that *borrows* its bytes from it. Ids for all
-//!    inodes that lie below are set aside.
+//!    inodes that lie below are set aside. What large files that are open for writing have is made durable before, as their copies say
+//!    how large they are.
 //! 2. Whoever comes by a folded directory unfolds it first ([`unfold`], [`names`]): its names are copied, directories among
 //!    them as folded ones. Whoever writes to a file that borrows its bytes makes them its own first ([`borrowed`]).
 //! 3. What is folded or borrows has a loan row. A source whose last loan is returned goes ([`VarveFs::drop_returned_sources`]).
@@ -114,6 +115,7 @@ impl VarveFs {
             None => from.unfolded_row(dir)?,
             Some(name) => from.named(dir, name)?,
         };
+        self.sync_lent(&old)?;
         let (ino, clone) = (self.ids.allocate()?, self.ids.allocate()?);
         let is_dir = old.kind == FileKind::Directory;
         let below = match &old.content {
@@ -149,6 +151,15 @@ impl VarveFs {
         changes.put_entry_row(key, &row);
         self.commit(&mut changes)?;
         Ok(ino)
+    }
+
+    /// Makes the bytes durable that a clone of `old` is about to say it has, and no row does: of large files that are open for writing.
+    fn sync_lent(&self, old: &Inode) -> FsResult<()> {
+        match &old.content {
+            Content::Directory(_) => self.sync_open_objects(),
+            content if content.is_dirty() => self.sync_open_objects_of(|ino| ino == old.ino),
+            _ => Ok(()),
+        }
     }
 
     /// The inode behind a name, which nobody may be changing.

@@ -269,9 +269,14 @@ impl VarveFs {
 
     /// Makes the bytes durable that went to objects which are still open for writing, or are being let go of.
     pub(crate) fn sync_open_objects(&self) -> FsResult<()> {
+        self.sync_open_objects_of(|_| true)
+    }
+
+    /// The same of those files that are `concerned`, and of all that are being let go of.
+    pub(crate) fn sync_open_objects_of(&self, concerned: impl Fn(InodeId) -> bool) -> FsResult<()> {
         let open = self.handles.written_objects();
         self.objects.sync_let_go()?;
-        for node in open {
+        for node in open.into_iter().filter(|node| concerned(node.ino)) {
             match self.find_object(&node) {
                 Ok(Some(object)) => self.objects.sync(node.ino, object.as_ref(), false)?,
                 // It was closed meanwhile, and removed or taken back.
