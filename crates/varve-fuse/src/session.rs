@@ -30,7 +30,7 @@ use crate::handshake::{self, Agreement, Refusal};
 use crate::mount::{Connection, Mounted, StopHandle};
 use crate::notify::Notifier;
 use crate::readers::{Placement, Readers, usable_cpus};
-use crate::transport::{self, Carrier, NoUring, Transport};
+use crate::transport::{self, Carrier, Deaths, NoUring, Transport};
 
 /// When listing a directory also brings the attributes of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,6 +261,9 @@ impl Session {
         let Session { adapter, readers, carrier, devices, governor, gate, stop } = self;
         let (device, dir) = (devices[0].clone(), stop.dir().to_path_buf());
         let on_failure = || stop.give_up();
+        // Of /dev/fuse each request is taken by a call that is its own.
+        let is_uring = matches!(carrier, Carrier::Uring(_));
+        let _deaths = is_uring.then(|| stop.control()).flatten().and_then(Deaths::note);
         match transport::serve(&adapter, carrier, devices, &gate, &readers, &governor, on_failure) {
             Ok(true) => Ok(Ended::Unmounted),
             Ok(false) => Ok(Ended::Paused(Paused { device, state: adapter.leave(), dir })),

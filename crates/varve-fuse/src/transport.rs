@@ -24,7 +24,7 @@ use std::thread;
 
 pub(crate) use held::{Hold, Until};
 pub(crate) use origin::Origin;
-pub(crate) use uring::PAYLOAD_BYTES_MAX;
+pub(crate) use uring::{Deaths, PAYLOAD_BYTES_MAX};
 
 use crate::adapter::Adapter;
 use crate::bursts::{Governor, Pulse};

@@ -1,9 +1,14 @@
 //! How a mount of this process is taken away again: that one, and no other to which its path leads by then.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, fsconfig_create,
+    fsmount, fsopen,
+};
 use rustix::thread::UnshareFlags;
 
 use super::apart::walk_apart;
@@ -83,6 +88,16 @@ impl StopHandle {
         }
     }
 
+    /// What ends the connection when a byte is written to it; `None` where this process may not have that.
+    pub(crate) fn control(&self) -> Option<OwnedFd> {
+        let name = format!("{}/abort", self.made.as_ref()?.connection);
+        let open = |dir: BorrowedFd<'_>, name: &str| {
+            openat(dir, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+        };
+        let mounted = open(CWD, &format!("{CONNECTIONS}/{name}"));
+        mounted.or_else(|_| open(unseen_control()?.as_fd(), &name)).ok()
+    }
+
     /// The number of its connection ([`MountPoint::connection`]), also if it is detached by now; `None` if another mount is known
     /// to have that.
     fn connection(&self) -> Option<u32> {
@@ -118,6 +133,13 @@ fn abort(connection: u32) {
 #[allow(clippy::disallowed_methods, reason = "connections belong to the machine")]
 fn write_abort(connection: u32) -> io::Result<()> {
     std::fs::write(format!("{CONNECTIONS}/{connection}/abort"), "1")
+}
+
+/// The control, mounted where nobody sees it. Takes CAP_SYS_ADMIN.
+fn unseen_control() -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
 /// Mounts the control for the calling process alone, which must have a single thread. Takes CAP_SYS_ADMIN.

@@ -18,6 +18,7 @@
 //! Source: the kernel's Documentation/filesystems/fuse/fuse-io-uring.rst and fs/fuse/dev_uring.c.
 
 mod backing;
+mod deaths;
 mod mailbox;
 mod ring;
 
@@ -26,6 +27,7 @@ use std::sync::Arc;
 
 use backing::Backing;
 use bytes::Bytes;
+pub(crate) use deaths::Deaths;
 use mailbox::LateAnswer;
 pub(crate) use mailbox::Mailbox;
 pub(crate) use ring::PAYLOAD_BYTES_MAX;

@@ -10,6 +10,7 @@ mod bounds;
 mod cli;
 mod conformance;
 mod crowds;
+mod deaths;
 mod demo;
 mod descriptors;
 mod dump;
