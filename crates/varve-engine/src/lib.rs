@@ -48,8 +48,8 @@ mod wal;
 
 pub use batch::{Batch, Op};
 pub use branch::{
-    Branch, BranchInfo, BranchOptions, CONFLICT_KEYS_MAX, Clash, Commuting, Merged, RowVisitor,
-    SnapshotStore,
+    Branch, BranchInfo, BranchOptions, CONFLICT_KEYS_MAX, Clash, Commuting, KeptLocks, Merged,
+    RowVisitor, SnapshotStore,
 };
 pub use compaction::defragment::{Defragmented, Fragmentation};
 pub use compaction::policy::defragment::Fit;

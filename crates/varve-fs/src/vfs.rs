@@ -68,12 +68,12 @@ impl Vfs for VarveFs {
 
     fn getattr(&self, ino: InodeId) -> FsResult<Attr> {
         self.touch();
-        self.attr(&self.read_inode(ino)?)
+        self.under_locks(self.read_inode(ino).and_then(|inode| self.attr(&inode)))
     }
 
     fn setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {
         self.enter();
-        self.do_setattr(caller, ino, set)
+        self.do_setattr(caller, ino, set).map_err(|error| self.or_gave_way(error))
     }
 
     fn readlink(&self, ino: InodeId) -> FsResult<Bytes> {
@@ -179,7 +179,7 @@ impl Vfs for VarveFs {
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
         self.enter();
-        self.do_create(caller, parent, name, perm, flags)
+        self.do_create(caller, parent, name, perm, flags).map_err(|error| self.or_gave_way(error))
     }
 
     fn tmpfile(
@@ -194,7 +194,7 @@ impl Vfs for VarveFs {
 
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
         self.enter();
-        self.do_open(ino, flags)
+        self.do_open(ino, flags).map_err(|error| self.or_gave_way(error))
     }
 
     fn with_passthrough(
@@ -207,7 +207,7 @@ impl Vfs for VarveFs {
 
     fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes> {
         self.touch();
-        self.do_read(ino, handle, offset, len)
+        self.under_locks(self.do_read(ino, handle, offset, len))
     }
 
     fn write(
@@ -219,7 +219,9 @@ impl Vfs for VarveFs {
         kill_set_id: bool,
     ) -> FsResult<Written> {
         self.enter();
-        self.write_what_fits(ino, handle, At::Offset(offset), data, kill_set_id)
+        let at = At::Offset(offset);
+        self.write_what_fits(ino, handle, at, data, kill_set_id)
+            .map_err(|error| self.or_gave_way(error))
     }
 
     fn append(
@@ -231,7 +233,9 @@ impl Vfs for VarveFs {
         kill_set_id: bool,
     ) -> FsResult<Written> {
         self.enter();
-        self.write_what_fits(ino, handle, At::Append(offset), data, kill_set_id)
+        let at = At::Append(offset);
+        self.write_what_fits(ino, handle, at, data, kill_set_id)
+            .map_err(|error| self.or_gave_way(error))
     }
 
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
@@ -240,7 +244,7 @@ impl Vfs for VarveFs {
     }
 
     fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {
-        self.do_fsync(ino, handle, data_only)
+        self.do_fsync(ino, handle, data_only).map_err(|error| self.or_gave_way(error))
     }
 
     fn fsync_dir(&self, _ino: InodeId) -> FsResult<()> {
@@ -298,12 +302,12 @@ impl Vfs for VarveFs {
         len: u64,
     ) -> FsResult<()> {
         self.enter();
-        self.do_fallocate(ino, handle, mode, offset, len)
+        self.do_fallocate(ino, handle, mode, offset, len).map_err(|error| self.or_gave_way(error))
     }
 
     fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {
         self.enter();
-        self.do_copy_range(from, to, len)
+        self.under_locks(self.do_copy_range(from, to, len))
     }
 
     fn file_flags(&self, ino: InodeId) -> FsResult<FileFlags> {
@@ -316,7 +320,7 @@ impl Vfs for VarveFs {
     }
 
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64> {
-        self.do_lseek(ino, handle, offset, what)
+        self.under_locks(self.do_lseek(ino, handle, offset, what))
     }
 
     fn getxattr(&self, ino: InodeId, name: &[u8]) -> FsResult<Bytes> {

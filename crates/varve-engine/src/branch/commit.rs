@@ -7,23 +7,27 @@
 //!    batch that also says that the branch has ended, and applied: a crash leaves both or neither. What is too large
 //!    for that joins by reference instead ([`super::join`]).
 //!
+//! Others wait for what the branch had locked, or had taken locks of for the commit, until whoever commits says that the rest of
+//! it is done, too ([`KeptLocks`]).
+//!
 //! A commit by batch is durable as any other write: once the store is synced, together with all that came before it. One
 //! by reference is durable when it returns.
 //!
 //! Source: KVFS (thesis 3.3): optimistic commit of a transaction's tree.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use varve_types::{KeyspaceId, SeqNo};
+use varve_types::{BranchId, KeyspaceId, SeqNo};
 
 use super::clash::{Clashes, MergeHook, top_space};
 use super::{Branch, BranchRecord};
 use crate::db::Inner;
 use crate::table::Admission;
 use crate::view::{Layer, View};
-use crate::{Batch, Blocked, KeyRange, Op, StoreError, StoreResult};
+use crate::{Batch, Blocked, GaveWay, KeyRange, Op, StoreError, StoreResult};
 
 /// Bytes that a row takes in a batch besides its key and value, at most.
 const ROW_OVERHEAD_BYTES: usize = 16;
@@ -59,6 +63,27 @@ impl Branch {
         merge: &mut MergeHook<'_>,
         commutes: &Commuting<'_>,
     ) -> StoreResult<()> {
+        self.commit_and(merge, commutes, false).map(drop)
+    }
+
+    /// The same for who has more to do for the commit than to change rows: other serializable branches wait for what this one
+    /// has locked until what is returned is dropped. A branch that takes no locks of its own takes some of what it has changed
+    /// if it `takes` them, and there are such branches.
+    pub fn commit_keeping_locks(
+        &self,
+        merge: &mut MergeHook<'_>,
+        commutes: &Commuting<'_>,
+        takes: bool,
+    ) -> StoreResult<KeptLocks> {
+        self.commit_and(merge, commutes, takes)
+    }
+
+    fn commit_and(
+        &self,
+        merge: &mut MergeHook<'_>,
+        commutes: &Commuting<'_>,
+        takes: bool,
+    ) -> StoreResult<KeptLocks> {
         let _gate = self.shared.gate.write();
         self.shared.check()?;
         self.check_childless()?;
@@ -76,67 +101,148 @@ impl Branch {
         }
         let mut clashes = Clashes::new(&self.inner, record, merge);
         let bytes_max = BATCH_COMMIT_BYTES_MAX.min(self.inner.options.memtable_bytes / 4);
-        match self.inner.changed_rows(&view, record, bytes_max)? {
-            Some(rows) if rows.is_empty() => self.drop_changes(),
-            Some(rows) => {
-                let external = self.shared.external.load(Ordering::Relaxed);
-                self.inner.log_commit(record, rows, external, &mut clashes, commutes)?;
+        let rows = self.inner.changed_rows(&view, record, bytes_max)?;
+        let by_batch = rows.is_some();
+        let committed = match rows {
+            Some(rows) if rows.is_empty() => self.drop_changes().map(|()| false),
+            Some(rows) => self.log(&view, (record, takes), rows, &mut clashes, commutes),
+            None => self.join(&view, record, &mut clashes, commutes),
+        };
+        let locked = committed.inspect_err(|_| self.inner.locks.keep_no_more(self.id))?;
+        self.end();
+        let is_locked = locked || self.shared.locks.is_some();
+        let kept = KeptLocks { inner: Arc::clone(&self.inner), id: self.id, is_locked };
+        match by_batch {
+            true => self.inner.forget_ended(),
+            false => self.inner.metrics.branches_joined.add(1),
+        }
+        Ok(kept)
+    }
+
+    /// Commits by batch. If it `takes` them, what a branch changed that takes no locks of its own is locked from before that on, if
+    /// there are other locks; says whether it is.
+    fn log(
+        &self,
+        view: &View,
+        (record, takes): (&BranchRecord, bool),
+        rows: Vec<ChangedRow>,
+        clashes: &mut Clashes<'_, '_>,
+        commutes: &Commuting<'_>,
+    ) -> StoreResult<bool> {
+        let locked = takes && self.meets_locks_of_others(record);
+        let taken = match locked {
+            true => self.inner.lock_changes_of(view, record, commutes),
+            false => Ok(()),
+        };
+        let external = self.shared.external.load(Ordering::Relaxed);
+        let logged = taken.and_then(|()| {
+            self.inner.log_commit((record, locked), rows, external, clashes, commutes)
+        });
+        match logged {
+            Ok(()) => {
                 self.inner.metrics.branches_logged.add(1);
-                self.end();
-                self.inner.forget_ended();
-                Ok(())
+                Ok(locked)
             }
-            None => {
-                self.join(&view, record, &mut clashes, commutes)?;
-                self.inner.metrics.branches_joined.add(1);
-                self.end();
-                Ok(())
+            Err(error) if locked => {
+                self.inner.locks.end(self.id);
+                Err(self.refusal(error))
             }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a commit of it takes locks for as long as it takes.
+    fn meets_locks_of_others(&self, record: &BranchRecord) -> bool {
+        record.parent.is_none() && record.shared.locks.is_none() && self.inner.locks.is_used()
+    }
+
+    /// What becomes of a commit that has failed as `error`, and had taken locks for itself which have gone.
+    fn refusal(&self, error: StoreError) -> StoreError {
+        match error {
+            StoreError::GaveWay { why } => StoreError::Blocked(self.inner.locks.refusal(why)),
+            // Its own went after that.
+            StoreError::Blocked(blocked) => {
+                StoreError::Blocked(Blocked { released: blocked.released + 1, ..blocked })
+            }
+            error => error,
         }
     }
 
     /// Commits by reference. What a branch changed that takes no locks of its own is locked meanwhile, if there are other
     /// locks; where these were taken away before it was committed, all begins anew, and after [`ROUNDS_MAX`] rounds it is
-    /// refused.
+    /// refused. Says whether it is locked still.
     fn join(
         &self,
         view: &View,
         record: &BranchRecord,
         clashes: &mut Clashes<'_, '_>,
         commutes: &Commuting<'_>,
-    ) -> StoreResult<()> {
-        let meets_locks = record.parent.is_none() && record.shared.locks.is_none();
+    ) -> StoreResult<bool> {
         let mut rounds = 0;
         loop {
             rounds += 1;
-            let locked = meets_locks && self.inner.locks.is_used();
+            let locked = self.meets_locks_of_others(record);
             let taken = match locked {
                 true => self.inner.lock_changes_of(view, record, commutes),
                 false => Ok(()),
             };
             let joined = taken.and_then(|()| self.inner.join_branch(record, clashes, locked));
-            if locked {
-                self.inner.locks.end(self.id);
-            }
-            match joined {
-                Err(StoreError::GaveWay { .. }) if locked && rounds < ROUNDS_MAX => {}
-                Err(StoreError::GaveWay { why }) if locked => {
-                    return Err(StoreError::Blocked(self.inner.locks.refusal(why)));
-                }
-                // Its own went after that.
-                Err(StoreError::Blocked(blocked)) if locked => {
-                    let released = blocked.released + 1;
-                    return Err(StoreError::Blocked(Blocked { released, ..blocked }));
-                }
-                joined => return joined,
+            let error = match joined {
+                Ok(()) => return Ok(locked),
+                Err(error) if !locked => return Err(error),
+                Err(error) => error,
+            };
+            self.inner.locks.end(self.id);
+            match error {
+                StoreError::GaveWay { .. } if rounds < ROUNDS_MAX => {}
+                error => return Err(self.refusal(error)),
             }
         }
     }
 }
 
+/// What a committed branch still has locked, until this is dropped, for what else belongs to its commit. Nobody takes these locks
+/// away.
+pub struct KeptLocks {
+    inner: Arc<Inner>,
+    id: BranchId,
+    is_locked: bool,
+}
+
+impl KeptLocks {
+    /// Writes to the store what belongs to the commit: the locks are not in its way. Where others have locked any of it, they
+    /// give way, as the commit cannot wait for them: they may wait for it.
+    pub fn write(&self, batch: &Batch) -> StoreResult<()> {
+        loop {
+            let batch = batch.clone();
+            match self.inner.write_beside(batch, self.is_locked.then_some(self.id)) {
+                Err(StoreError::Blocked(blocked)) => {
+                    for holder in &blocked.holders {
+                        self.inner.locks.overrule(*holder, GaveWay::Committed(self.id));
+                    }
+                }
+                written => return written,
+            }
+        }
+    }
+}
+
+impl Drop for KeptLocks {
+    fn drop(&mut self) {
+        if self.is_locked {
+            self.inner.locks.end(self.id);
+        }
+    }
+}
+
+impl fmt::Debug for KeptLocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeptLocks").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 impl Inner {
-    /// Fails if a branch that takes locks has lost them. Once nobody else can write until it is committed, they count as kept:
-    /// whoever is given them then reads what it has written.
+    /// Fails if a branch that takes locks has lost them.
     pub(super) fn check_locks(&self, record: &BranchRecord) -> StoreResult<()> {
         match record.shared.locks {
             Some(_) => self.locks.check(record.id),
@@ -188,10 +294,11 @@ impl Inner {
         Ok(Some(rows))
     }
 
-    /// Writes `rows`, merged where others changed them, as one batch that ends the branch.
+    /// Writes `rows`, merged where others changed them, as one batch that ends the branch, which keeps its locks from then on: those
+    /// that it takes itself, or what it changed is `locked` by.
     fn log_commit(
         &self,
-        record: &BranchRecord,
+        (record, locked): (&BranchRecord, bool),
         mut rows: Vec<ChangedRow>,
         external: bool,
         clashes: &mut Clashes<'_, '_>,
@@ -209,7 +316,9 @@ impl Inner {
                     *value = Some(given);
                 }
             }
-            self.check_locks(record)?;
+            if locked || record.shared.locks.is_some() {
+                self.locks.keep(record.id)?;
+            }
             clashes.look(checked)?;
             let view = self.views.get();
             let mut batch = Batch::new();
@@ -272,7 +381,7 @@ mod tests {
         let at = rows[0].2.as_ref().unwrap().as_ptr();
         let mut merge = |_: &Clash<'_>| Merged::Conflict;
         let mut clashes = Clashes::new(inner, record, &mut merge);
-        inner.log_commit(record, rows, false, &mut clashes, &|_, _| false).unwrap();
+        inner.log_commit((record, false), rows, false, &mut clashes, &|_, _| false).unwrap();
         assert_eq!(db.get(space, b"row").unwrap().unwrap().as_ptr(), at);
     }
 }

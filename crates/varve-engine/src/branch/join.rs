@@ -50,7 +50,7 @@ impl Inner {
         let may_go_deep = compaction.is_some();
         self.when_flushed(|writer, view| {
             if locked || record.shared.locks.is_some() {
-                self.locks.check(record.id)?;
+                self.locks.keep(record.id)?;
             } else if record.parent.is_none() {
                 let mut changed = record.spaces.iter().filter(|own| !own.private);
                 changed.try_for_each(|own| self.refuse_locked(own.base))?;

@@ -43,7 +43,7 @@ use varve_types::{BranchId, KeyspaceId, SeqNo};
 
 pub use changes::RowVisitor;
 pub use clash::{CONFLICT_KEYS_MAX, Clash, Merged};
-pub use commit::Commuting;
+pub use commit::{Commuting, KeptLocks};
 pub use store::SnapshotStore;
 
 use crate::db::Inner;
@@ -262,22 +262,22 @@ impl Branch {
         let _gate = self.shared.gate.write();
         self.shared.check()?;
         self.check_childless()?;
-        self.drop_changes()
-    }
-
-    /// REQUIRES: the gate is held exclusively.
-    fn drop_changes(&self) -> StoreResult<()> {
-        self.inner.install(&Changes { ended: vec![self.id], ..Changes::default() })?;
+        self.drop_changes()?;
         self.end();
-        Ok(())
-    }
-
-    /// Lets go of the branch.
-    fn end(&self) {
-        self.shared.ended.store(true, Ordering::Release);
         if self.shared.locks.is_some() {
             self.inner.locks.end(self.id);
         }
+        Ok(())
+    }
+
+    /// REQUIRES: the gate is held exclusively. Then the branch ends.
+    fn drop_changes(&self) -> StoreResult<()> {
+        self.inner.install(&Changes { ended: vec![self.id], ..Changes::default() }).map(drop)
+    }
+
+    /// Releases the branch, but none of its locks.
+    fn end(&self) {
+        self.shared.ended.store(true, Ordering::Release);
         self.inner.branch_syncs.lock().remove(&self.id);
     }
 

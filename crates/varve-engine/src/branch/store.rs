@@ -14,7 +14,7 @@ use crate::db::read::DbSnapshot;
 use crate::memtable::Memtable;
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
-use crate::txn::Asker;
+use crate::txn::{Asker, Held};
 use crate::{
     Batch, Db, Direction, KeyRange, KeyspaceOptions, Op, Store, StoreError, StoreResult,
     StoreSnapshot,
@@ -63,6 +63,11 @@ impl Branch {
         self.check()?;
         let asker = self.asker_of(keyspace, key);
         asker.map_or(Ok(()), |asker| self.inner.lock_key(asker, keyspace, key))
+    }
+
+    /// Whether it has lost the locks that it took. While it has not, nothing that it has looked at has changed.
+    pub fn has_lost_locks(&self) -> bool {
+        self.shared.held.get().is_some_and(Held::is_lost)
     }
 
     /// Takes the locks to read `range`, if the branch takes any.

@@ -3,7 +3,7 @@ use std::path::Path;
 use varve_env::sim::SimEnv;
 
 use super::*;
-use crate::{Batch, DbOptions, KeyspaceOptions, Merged, Store};
+use crate::{Batch, DbOptions, GaveWay, KeyspaceOptions, Merged, Store};
 
 fn open(env: &Arc<SimEnv>) -> Db {
     Db::open(Arc::<SimEnv>::clone(env), Path::new("/store"), DbOptions::default()).unwrap()
@@ -134,4 +134,54 @@ fn a_refusal_takes_no_numbers() {
     };
     assert!(matches!(refused, StoreError::NoSpace { .. }), "{refused}");
     assert_eq!(first(), before + 2 * begun);
+}
+
+/// What a commit had still to do outside of the store came after its locks had gone: others read rows that said what was not so yet.
+#[test]
+fn what_is_committed_is_locked_until_whoever_commits_says_so() {
+    let locks = Some(LockOptions { wait: None, ..LockOptions::default() });
+    let locking = || BranchOptions { locks, ..BranchOptions::default() };
+    // By batch and by reference; the committed branch takes locks or does not.
+    for (options, value) in [
+        (locking(), vec![7; 10]),
+        (BranchOptions::default(), vec![7; 10]),
+        (locking(), vec![7; 20 << 20]),
+        (BranchOptions::default(), vec![7; 20 << 20]),
+    ] {
+        let db = open(&SimEnv::new(1));
+        let space = make_spaces(&db, 1)[0];
+        let written = |store: &dyn Store, key: &[u8], value: &[u8]| {
+            let mut batch = Batch::new();
+            batch.put(space, key, value.to_vec());
+            store.write(batch)
+        };
+        let (reader, other) = (db.branch(&locking()).unwrap(), db.branch(&locking()).unwrap());
+        let branch = db.branch(&options).unwrap();
+        for (n, part) in value.chunks(1 << 20).enumerate() {
+            written(&branch, format!("key{n}").as_bytes(), part).unwrap();
+        }
+        other.get(space, b"other").unwrap();
+        let mut conflict = |_: &Clash<'_>| Merged::Conflict;
+        let kept = branch.commit_keeping_locks(&mut conflict, &|_, _| false, true).unwrap();
+        assert!(matches!(branch.get(space, b"key0"), Err(StoreError::Ended)));
+        assert!(matches!(reader.get(space, b"key0"), Err(StoreError::Blocked(_))));
+        assert!(db.get(space, b"key0").unwrap().is_some(), "readers of the store do not wait");
+        db.overrule(branch.id());
+        assert!(matches!(reader.get(space, b"key0"), Err(StoreError::Blocked(_))), "it keeps them");
+        let part = |key: &[u8]| {
+            let mut batch = Batch::new();
+            batch.put(space, key, b"after".to_vec());
+            batch
+        };
+        kept.write(&part(b"key0")).unwrap();
+        assert!(!other.has_lost_locks() && !reader.has_lost_locks());
+        kept.write(&part(b"other")).unwrap();
+        assert!(other.has_lost_locks() && !reader.has_lost_locks());
+        let status = db.lock_status().into_iter().find(|status| status.id == other.id()).unwrap();
+        assert_eq!(status.gave_way, Some(GaveWay::Committed(branch.id())));
+        drop(kept);
+        assert_eq!(reader.get(space, b"key0").unwrap().unwrap(), "after");
+        assert!(written(&db, b"key1", b"x").is_ok());
+        assert!(db.lock_status().iter().all(|status| status.id != branch.id()));
+    }
 }

@@ -57,13 +57,18 @@ fn check_rows(view: &View, batch: &Batch) -> StoreResult<usize> {
 impl Inner {
     /// See [`crate::Store::write`].
     pub(crate) fn write(&self, batch: Batch) -> StoreResult<()> {
+        self.write_beside(batch, None)
+    }
+
+    /// The same past the locks of `owner`.
+    pub(crate) fn write_beside(&self, batch: Batch, owner: Option<BranchId>) -> StoreResult<()> {
         self.check_open()?;
         if batch.is_empty() {
             return Ok(());
         }
         let bytes = self.check_batch(&batch)?;
         let (reclaims, mut first) = (batch.is_reclaiming(), Some(batch));
-        self.write_made(bytes, reclaims, None, |refused| {
+        self.write_made(bytes, reclaims, owner, |refused| {
             Ok(refused.or_else(|| first.take()).unwrap_or_default())
         })
     }

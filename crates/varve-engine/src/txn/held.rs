@@ -39,6 +39,11 @@ impl Held {
         is_it && known & u64::from(mode.enough()) != 0 && !self.lost.load(Ordering::Acquire)
     }
 
+    /// Whether the transaction has lost its locks.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
     /// Notes that `granule` is held in `mode`, and that no write is on its way past that.
     pub(super) fn note(&self, granule: Granule, mode: Mode) {
         let Some(slot) = self.slot(granule) else { return };

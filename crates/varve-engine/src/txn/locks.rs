@@ -68,6 +68,8 @@ pub enum GaveWay {
     Restart(BranchId),
     /// A change outside of transactions waited for it long enough.
     Overruled,
+    /// The commit of this one had to write what it had locked.
+    Committed(BranchId),
     /// There is no such transaction.
     Ended,
 }
@@ -98,6 +100,10 @@ struct Owner {
     /// The number of its locks from which on it is worth while to gather them.
     gather_at: usize,
     gave_way: Option<GaveWay>,
+    /// A call was refused for good.
+    was_refused: bool,
+    /// It is being committed, or is committed: nobody takes its locks away.
+    keeps: bool,
     /// Set once it gave way.
     lost: Arc<AtomicBool>,
     waits: Vec<Wait>,
@@ -119,6 +125,8 @@ pub struct LockStatus {
     pub waits_for: Vec<BranchId>,
     /// Why it has none any more.
     pub gave_way: Option<GaveWay>,
+    /// A call of it was refused for good, as others were in its way.
+    pub was_refused: bool,
 }
 
 /// Granules of keys.
@@ -154,6 +162,8 @@ impl LockTable {
             locks: 0,
             gather_at: OWN_LOCKS_MIN,
             gave_way: None,
+            was_refused: false,
+            keeps: false,
             lost: Arc::clone(&lost),
             waits: Vec::new(),
             settling: 0,
@@ -201,10 +211,29 @@ impl LockTable {
         self.owners.get(&id).map_or(Some(GaveWay::Ended), |owner| owner.gave_way)
     }
 
-    /// Takes the locks of a transaction away, which it is told at its next request.
+    /// A transaction is about to be committed: from now on it has its locks until it [`end`](LockTable::end)s, and what calls of
+    /// it wait for is in nobody's way. Says why it has lost them, if it has.
+    pub(super) fn keep(&mut self, id: BranchId) -> Option<GaveWay> {
+        let gave_way = self.gave_way(id);
+        if let Some(owner) = self.owners.get_mut(&id).filter(|_| gave_way.is_none()) {
+            owner.keeps = true;
+        }
+        gave_way
+    }
+
+    /// It is not committed, and may lose its locks again.
+    pub(super) fn keep_no_more(&mut self, id: BranchId) {
+        if let Some(owner) = self.owners.get_mut(&id) {
+            owner.keeps = false;
+        }
+    }
+
+    /// Takes the locks of a transaction away, which it is told at its next request, unless it [`keep`](LockTable::keep)s them.
     pub(super) fn overrule(&mut self, id: BranchId, why: GaveWay) {
-        if let Some(owner) = self.owners.get(&id) {
-            owner.lost.store(true, Ordering::Release);
+        match self.owners.get(&id) {
+            Some(owner) if owner.keeps => return,
+            Some(owner) => owner.lost.store(true, Ordering::Release),
+            None => {}
         }
         self.release(id);
         if let Some(owner) = self.owners.get_mut(&id) {
@@ -219,7 +248,8 @@ impl LockTable {
             let mut waits_for: Vec<BranchId> = holders.copied().collect();
             waits_for.sort_unstable();
             waits_for.dedup();
-            LockStatus { id: *id, locks: owner.locks, waits_for, gave_way: owner.gave_way }
+            let Owner { locks, gave_way, was_refused, .. } = *owner;
+            LockStatus { id: *id, locks, waits_for, gave_way, was_refused }
         };
         let mut all: Vec<LockStatus> = self.owners.iter().map(status).collect();
         all.sort_unstable_by_key(|status| status.id);
@@ -237,6 +267,13 @@ impl LockTable {
             let mut holders = self.granted.get(granule).into_iter().flatten();
             holders.any(|(holder, modes)| *holder == id && modes & enough != 0)
         })
+    }
+
+    /// A call of `id` is refused for good.
+    pub(super) fn note_refused(&mut self, id: BranchId) {
+        if let Some(owner) = self.owners.get_mut(&id) {
+            owner.was_refused = true;
+        }
     }
 
     /// Writes that `id` was granted a lock beside are published.
@@ -415,7 +452,8 @@ impl LockTable {
         path: &mut Vec<BranchId>,
     ) -> bool {
         path.push(at);
-        let waits = self.owners.get(&at).map_or(&[][..], |owner| &owner.waits);
+        let waiting = self.owners.get(&at).filter(|owner| !owner.keeps);
+        let waits = waiting.map_or(&[][..], |owner| &owner.waits);
         for next in waits.iter().flat_map(|wait| &wait.holders) {
             if *next == target || (seen.insert(*next) && self.circle(*next, target, seen, path)) {
                 return true;

@@ -9,7 +9,8 @@
 //!    loses them; where it does so again and again, it is refused as one that meets locks.
 //! 3. A wait ends with the lock, with the choice of a victim among those that wait in a circle, or after the time
 //!    that the transaction gave; or calls are refused and wait elsewhere ([`LockOptions::wait`]). Locks go when the branch
-//!    has ended, its commit included, or when it gives way.
+//!    has ended, its commit included, or when it gives way. Who has more to do for a commit than to write rows lets go of them
+//!    when that is done ([`crate::KeptLocks`]).
 //!
 //! Invariant: a writer asks for locks and publishes its rows under the writer's lock, and a transaction that was granted
 //! a lock takes the writer's lock once before it reads, so that no write is on its way past a lock.
@@ -131,13 +132,32 @@ impl Locks {
         self.released.notify_all();
     }
 
+    /// Takes the locks of a transaction away, for this reason.
+    pub(crate) fn overrule(&self, id: BranchId, why: GaveWay) {
+        self.table.lock().overrule(id, why);
+        self.released.notify_all();
+    }
+
     /// What becomes of a change outside of transactions that lost the locks it had for a while, for this reason.
     pub(crate) fn refusal(&self, why: GaveWay) -> Blocked {
         let holders = match why {
-            GaveWay::Deadlock(other) | GaveWay::Restart(other) => vec![other],
+            GaveWay::Deadlock(other) | GaveWay::Restart(other) | GaveWay::Committed(other) => {
+                vec![other]
+            }
             GaveWay::Overruled | GaveWay::Ended => Vec::new(),
         };
         Blocked { wait: 0, holders, released: self.table.lock().released() }
+    }
+
+    /// Fails if a transaction lost its locks to another. Else it keeps them from now on, whoever waits for them, until it
+    /// ends or [`Locks::keep_no_more`] is called.
+    pub(crate) fn keep(&self, id: BranchId) -> StoreResult<()> {
+        self.table.lock().keep(id).map_or(Ok(()), |why| Err(StoreError::GaveWay { why }))
+    }
+
+    /// A transaction that kept its locks to be committed is not.
+    pub(crate) fn keep_no_more(&self, id: BranchId) {
+        self.table.lock().keep_no_more(id);
     }
 
     /// Fails if a transaction lost its locks to another.
@@ -163,10 +183,15 @@ impl Db {
     }
 
     /// Takes the locks of the branch `id` away, as a write to the store has waited long enough for them. It can only be
-    /// aborted from then on.
+    /// aborted from then on. One whose commit is under way keeps them until that is done.
     pub fn overrule(&self, id: BranchId) {
-        self.inner.locks.table.lock().overrule(id, GaveWay::Overruled);
-        self.inner.locks.released.notify_all();
+        self.inner.locks.overrule(id, GaveWay::Overruled);
+    }
+
+    /// Notes that a call of the branch `id` is not made again, as others are in its way: what its maker comes to may be
+    /// otherwise when they are not.
+    pub fn note_refused(&self, id: BranchId) {
+        self.inner.locks.table.lock().note_refused(id);
     }
 
     /// How often rows of the store itself have changed. Whatever of that a serializable branch can see in rows that it has
@@ -449,6 +474,9 @@ impl GaveWay {
                 format!("transaction {other} had locked what it asked for")
             }
             GaveWay::Overruled => "a change outside of it had waited for its locks".to_owned(),
+            GaveWay::Committed(other) => {
+                format!("the commit of transaction {other} had to write what it had locked")
+            }
             GaveWay::Ended => "it has ended".to_owned(),
         }
     }

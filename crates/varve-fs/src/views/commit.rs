@@ -14,7 +14,9 @@
 //! 4. The branch commits, with [`super::merge`] for what both have changed. A conflict takes step 3 back; the
 //!    transaction goes on.
 //! 5. The store is synced, then the blocks that the view has changed are written to the objects, and files that it made
-//!    take their places ([`crate::objects::Objects::install`]); whoever reads them waits. A crash before that leaves the
+//!    take their places ([`crate::objects::Objects::install`]); whoever reads them waits. Serializable transactions wait for the
+//!    locks of their rows, and so find rows and objects as they belong together: what the transaction has locked, or what
+//!    it changed if it takes no locks, stays locked until step 6 is done. A crash before that leaves the
 //!    pending rows, by which the next mount does it ([`VarveFs::install_pending`]). As everybody waits, what the view has
 //!    written is synced before step 1, and each directory once.
 //! 6. What is known in memory follows: places, and what the main view has open of files that are gone, which stay as
@@ -68,7 +70,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use parking_lot::RwLockWriteGuard;
-use varve_engine::{Branch, CONFLICT_KEYS_MAX, Clash, Merged, StoreError};
+use varve_engine::{Branch, CONFLICT_KEYS_MAX, Clash, KeptLocks, Merged, StoreError};
 use varve_schema::{Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -229,10 +231,12 @@ impl VarveFs {
         self.check_commit(&branch, view, (&txn, &known), &plan)?;
         let before = self.store.snapshot().map_err(error::store)?;
         let survivors = (self.survivors(&plan)?, &*before);
-        let (copied, nobody_reads) = self.join_unread(&branch, view, &txn, &plan, &installs)?;
-        if installs.is_empty() && plan.shrunk.is_empty() && ending.then.is_none() {
-            let followed = self.follow_rows(&mut plan, survivors);
-            drop((nobody_reads, before, held, guards, quiet));
+        let rows_alone = installs.is_empty() && plan.shrunk.is_empty() && ending.then.is_none();
+        let (copied, nobody_reads, locked) =
+            self.join_unread(&branch, view, &txn, &plan, (&installs, !rows_alone))?;
+        if rows_alone {
+            let followed = self.follow_rows(&mut plan, survivors, &locked);
+            drop((locked, nobody_reads, before, held, guards, quiet));
             drop(changing);
             let done = followed.and_then(|()| self.finish_rows(&plan, txn.epoch));
             return Ok(Tried::Committed(ended(plan, done)?));
@@ -240,13 +244,13 @@ impl VarveFs {
         if let Some(kept) = self.objects.kept() {
             kept.retire(txn.epoch);
         }
-        let mut done = self.finish(&mut plan, (&installs, &copied), survivors, txn.epoch);
+        let mut done = self.finish(&mut plan, (&installs, &copied), survivors, &txn, &locked);
         drop((nobody_reads, before));
         let is_finished = done.is_ok();
         if let Some(then) = ending.then.filter(|_| is_finished) {
             done = then();
         }
-        drop((guards, quiet));
+        drop((locked, guards, quiet));
         if is_finished {
             self.note_in_place();
             self.clear_away(&plan, txn.epoch);
@@ -300,23 +304,24 @@ impl VarveFs {
         Ok(Some([view.keep_known(ours)?, self.keep_known(theirs)?]))
     }
 
-    /// Steps 3 and 4, with all ready for step 5: the files that are copies, and who reads large ones waits.
+    /// Steps 3 and 4, with all ready for step 5: the files that are copies, and who reads large ones waits, in serializable
+    /// transactions for the locks of their rows, which this one takes for that if it has none and `takes_locks`.
     fn join_unread(
         &self,
         branch: &Branch,
         view: &VarveFs,
         txn: &Transaction,
         plan: &Plan,
-        installs: &[InodeId],
-    ) -> Result<(BTreeSet<InodeId>, RwLockWriteGuard<'_, ()>), CommitError> {
+        (installs, takes_locks): (&[InodeId], bool),
+    ) -> Result<(BTreeSet<InodeId>, RwLockWriteGuard<'_, ()>, KeptLocks), CommitError> {
         let own = view_dir(&self.dir, txn.epoch);
         let copied = self.prepare_objects(view, plan, (installs, &own), txn.epoch)?;
         let nobody_reads = self.objects.installing.write();
-        let joined = self.join(branch, view, txn, plan, installs);
+        let joined = self.join(branch, view, txn, plan, (installs, takes_locks));
         if joined.is_err() {
             self.objects.drop_copies(&copied, &own);
         }
-        joined.map(|()| (copied, nobody_reads))
+        joined.map(|locked| (copied, nobody_reads, locked))
     }
 
     fn join(
@@ -325,8 +330,8 @@ impl VarveFs {
         view: &VarveFs,
         txn: &Transaction,
         plan: &Plan,
-        installs: &[InodeId],
-    ) -> Result<(), CommitError> {
+        (installs, takes_locks): (&[InodeId], bool),
+    ) -> Result<KeptLocks, CommitError> {
         let base = branch.base().map_err(error::store)?;
         let (meta, epoch, theirs) = (self.meta, txn.epoch, self.store.as_ref());
         let sides = Sides { meta, epoch, base: &base, theirs };
@@ -344,8 +349,12 @@ impl VarveFs {
             keyspace == self.meta
                 && RowKey::from_bytes(key).is_some_and(|key| plan.counted.contains(&key))
         };
-        let committed = joined.and_then(|()| branch.commit_beside(&mut decide, &counted));
-        let Err(error) = committed else { return Ok(()) };
+        let committed =
+            joined.and_then(|()| branch.commit_keeping_locks(&mut decide, &counted, takes_locks));
+        let error = match committed {
+            Ok(locked) => return Ok(locked),
+            Err(error) => error,
+        };
         joining.take_back().map_err(error::store)?;
         Err(match error {
             StoreError::Conflict { keys } => {

@@ -232,7 +232,48 @@ impl VarveFs {
     /// In a serializable view, refuses a large file that is open for writing in the main view, who does not ask us then. Its
     /// row too changes once more past our lock, when it is closed: who has read it may not write it.
     pub(crate) fn check_written_elsewhere(&self, inode: &Inode) -> FsResult<()> {
-        if self.is_written_elsewhere(inode)? { Err(FsError::Busy) } else { Ok(()) }
+        if !self.is_written_elsewhere(inode)? {
+            return Ok(());
+        }
+        self.note_refused();
+        Err(FsError::Busy)
+    }
+
+    /// Notes in a serializable view that a call fails as others are in its way.
+    fn note_refused(&self) {
+        if let Some((db, Some(serial))) = self.locking() {
+            db.note_refused(serial.branch.id());
+        }
+    }
+
+    /// What a call has found that looks at more than rows, such as the bytes of large files. In a serializable view all of
+    /// that belongs together while it has its locks; once it has lost them others may have changed or removed it meanwhile.
+    pub(crate) fn under_locks<T>(&self, found: FsResult<T>) -> FsResult<T> {
+        match self.has_lost_locks() {
+            true => found.and(Err(FsError::GaveWay)).map_err(|error| self.or_gave_way(error)),
+            false => found,
+        }
+    }
+
+    /// Why a call has failed: in a serializable view that has lost its locks for nothing else, as it may have met what others
+    /// have changed or removed since.
+    pub(crate) fn or_gave_way(&self, error: FsError) -> FsError {
+        match error {
+            FsError::Storage(_)
+            | FsError::Damaged(_)
+            | FsError::Stale
+            | FsError::NotFound
+            | FsError::Busy
+                if self.has_lost_locks() =>
+            {
+                FsError::GaveWay
+            }
+            error => error,
+        }
+    }
+
+    fn has_lost_locks(&self) -> bool {
+        self.serial.as_ref().is_some_and(|serial| serial.branch.has_lost_locks())
     }
 
     /// Whether that is such a file in a serializable view. Its attributes change without the view's front end.
@@ -311,7 +352,10 @@ impl VarveFs {
 
     /// See [`varve_vfs::Vfs::overrule`].
     pub(crate) fn do_overrule(&self, blocked: &Blocked) -> bool {
-        let Some((db, None)) = self.locking() else { return false };
+        let Some((db, None)) = self.locking() else {
+            self.note_refused();
+            return false;
+        };
         for id in &blocked.by {
             db.overrule(BranchId::new(*id));
         }
@@ -347,6 +391,7 @@ impl VarveFs {
         let told = locks.into_iter().map(|status| TransactionLocks {
             id: name(status.id),
             locks: status.locks,
+            was_refused: status.was_refused,
             waits_for: status.waits_for.iter().map(|id| name(*id)).collect(),
             gave_way: status.gave_way.map(|why| match why {
                 GaveWay::Deadlock(other) => {
@@ -359,6 +404,12 @@ impl VarveFs {
                     "a change outside of it had waited {} seconds for what it had locked",
                     PLAIN_WAIT_MAX.as_secs()
                 ),
+                GaveWay::Committed(other) => {
+                    format!(
+                        "the commit of transaction {} had to write what it had locked",
+                        name(other)
+                    )
+                }
                 GaveWay::Ended => "it has ended".to_owned(),
             }),
         });
@@ -377,6 +428,8 @@ pub struct TransactionLocks {
     pub waits_for: Vec<String>,
     /// Why it has lost its locks, if it has.
     pub gave_way: Option<String>,
+    /// A call of it failed (EBUSY), as others had locked what it asked for, or had a large file open for writing.
+    pub was_refused: bool,
 }
 
 impl Store for SerialStore {

@@ -42,6 +42,7 @@ mod sent;
 mod sent_files;
 mod sent_forged;
 mod serial;
+mod serial_bytes;
 mod serial_large;
 mod set_id;
 mod single_faults;

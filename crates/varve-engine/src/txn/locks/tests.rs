@@ -160,6 +160,26 @@ fn who_restarts_waits_for_nobody() {
     assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
 }
 
+/// Others wait for who is being committed, and whom it waited for itself is no matter any more.
+#[test]
+fn who_is_being_committed_keeps_its_locks_and_waits_for_nobody() {
+    let mut table = table();
+    assert_eq!(table.request(ONE, &key(b"a", Mode::Exclusive)), Answer::Granted);
+    assert_eq!(table.request(TWO, &key(b"b", Mode::Exclusive)), Answer::Granted);
+    assert!(waits(table.request(TWO, &key(b"a", Mode::Shared))));
+    assert_eq!(table.keep(TWO), None);
+    table.overrule(TWO, GaveWay::Overruled);
+    let answer = table.request(ONE, &key(b"b", Mode::Shared));
+    assert!(waits(answer.clone()), "no circle, whoever would give way");
+    table.stop_waiting(ONE, wait_of(&answer));
+    table.keep_no_more(TWO);
+    table.overrule(TWO, GaveWay::Committed(ONE));
+    assert_eq!(table.keep(TWO), Some(GaveWay::Committed(ONE)));
+    assert_eq!(table.request(ONE, &key(b"b", Mode::Shared)), Answer::Granted);
+    [ONE, TWO].into_iter().for_each(|id| table.end(id));
+    assert_eq!(table.locks(), 0);
+}
+
 fn waits(answer: Answer) -> bool {
     matches!(answer, Answer::Wait(..))
 }

@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
-use varve_engine::{Batch, Direction, KeyRange, StoreError, StoreSnapshot};
+use varve_engine::{Direction, KeptLocks, KeyRange, StoreSnapshot};
 use varve_schema::{Content, Inode, Loan, Pending, Place, RowKey, encode_inode_row};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -28,6 +28,7 @@ use crate::objects::Staged;
 use crate::rows::rows_from;
 use crate::superblock::view_dir;
 use crate::views::plan::Plan;
+use crate::views::txn::Transaction;
 
 /// Files that are gone but that the main view still knows, without names, and the state before the commit, which has
 /// their rows.
@@ -41,14 +42,15 @@ impl VarveFs {
         plan: &mut Plan,
         (installs, copied): (&[InodeId], &BTreeSet<InodeId>),
         survivors: Survivors<'_>,
-        epoch: InodeId,
+        txn: &Transaction,
+        locked: &KeptLocks,
     ) -> FsResult<()> {
         self.make_durable()?;
         let finish = || {
             // Before any of them can grow again.
             self.objects.remove(&plan.shrunk)?;
-            self.objects.install(installs, &view_dir(&self.dir, epoch), copied)?;
-            self.follow_commit(plan, installs, survivors)
+            self.objects.install(installs, &view_dir(&self.dir, txn.epoch), copied)?;
+            self.follow_commit(plan, installs, survivors, locked)
         };
         finish().or_else(|error| {
             self.unfinished(&format!(
@@ -65,8 +67,13 @@ impl VarveFs {
     }
 
     /// Step 6 of a commit of rows alone, before it is durable. Where it fails the store takes no more changes.
-    pub(super) fn follow_rows(&self, plan: &mut Plan, survivors: Survivors<'_>) -> FsResult<()> {
-        self.follow_commit(plan, &[], survivors).or_else(|error| {
+    pub(super) fn follow_rows(
+        &self,
+        plan: &mut Plan,
+        survivors: Survivors<'_>,
+        locked: &KeptLocks,
+    ) -> FsResult<()> {
+        self.follow_commit(plan, &[], survivors, locked).or_else(|error| {
             self.make_durable()?;
             self.unfinished(&format!(
                 "what follows is not all done: {error}; mount the store again, which finishes that"
@@ -140,6 +147,7 @@ impl VarveFs {
         plan: &mut Plan,
         installs: &[InodeId],
         survivors: Survivors<'_>,
+        locked: &KeptLocks,
     ) -> FsResult<()> {
         self.moves.fetch_add(1, Ordering::AcqRel);
         self.ends_move.store(true, Ordering::Release);
@@ -158,17 +166,17 @@ impl VarveFs {
                 state.object = None;
                 state.replaced |= state.passthrough > 0;
             }
-            self.write_if_full(&mut kept)?;
+            write_if_full(&mut kept, locked)?;
         }
         for inode in &plan.left {
             if matches!(inode.content, Content::Directory(_))
                 && let Some(slot) = self.accounts.end_mark(inode.ino)
             {
                 kept.delete(self.meta, RowKey::mark(slot).to_bytes());
-                self.write_if_full(&mut kept)?;
+                write_if_full(&mut kept, locked)?;
             }
         }
-        let orphans = self.keep_survivors(plan, survivors, &mut kept)?;
+        let orphans = self.keep_survivors(plan, survivors, &mut kept, locked)?;
         plan.removed_objects.retain(|removed| !orphans.contains(removed));
         for ino in &plan.shrunk {
             kept.delete(self.meta, RowKey::pending(*ino).to_bytes());
@@ -176,10 +184,10 @@ impl VarveFs {
                 let mut state = node.state();
                 (state.object, state.has_object) = (None, false);
             }
-            self.write_if_full(&mut kept)?;
+            write_if_full(&mut kept, locked)?;
         }
         self.dictionaries().expire_names();
-        self.write_kept(&kept.take())?;
+        locked.write(&kept.take()).map_err(error::store)?;
         self.reload_quotas()
     }
 
@@ -191,6 +199,7 @@ impl VarveFs {
         plan: &Plan,
         (survivors, before): Survivors<'_>,
         kept: &mut Portion,
+        locked: &KeptLocks,
     ) -> FsResult<HashSet<InodeId>> {
         let mut orphans = HashSet::new();
         for inode in survivors {
@@ -233,31 +242,13 @@ impl VarveFs {
             for row in rows.into_iter().flatten() {
                 let (key, value) = row.map_err(error::store)?;
                 kept.put(self.data, key, value);
-                self.write_if_full(kept)?;
+                write_if_full(kept, locked)?;
             }
-            self.write_if_full(kept)?;
+            write_if_full(kept, locked)?;
             orphans.insert(ino);
             self.locator.moved(ino, Place::Own)?;
         }
         Ok(orphans)
-    }
-
-    fn write_if_full(&self, kept: &mut Portion) -> FsResult<()> {
-        kept.take_if_full().map_or(Ok(()), |batch| self.write_kept(&batch))
-    }
-
-    /// Writes what is kept. It is committed already, so a serializable transaction that has locked any of it, be it in large
-    /// pieces, gives way; none can be within its own commit now.
-    fn write_kept(&self, kept: &Batch) -> FsResult<()> {
-        let db = &self.views()?.db;
-        loop {
-            match self.store.write(kept.clone()) {
-                Err(StoreError::Blocked(blocked)) => {
-                    blocked.holders.iter().for_each(|id| db.overrule(*id));
-                }
-                written => return written.map_err(error::store),
-            }
-        }
     }
 
     /// Finishes the commit of a transaction that had written to the large file `ino`. If that cannot be, as what it had
@@ -308,12 +299,18 @@ impl VarveFs {
     }
 }
 
+/// Writes what is kept once that is much.
+fn write_if_full(kept: &mut Portion, locked: &KeptLocks) -> FsResult<()> {
+    let full = kept.take_if_full();
+    full.map_or(Ok(()), |batch| locked.write(&batch).map_err(error::store))
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use varve_engine::{BranchOptions, LockOptions, Store};
+    use varve_engine::{BranchOptions, LockOptions, Store, StoreError};
     use varve_env::Env;
     use varve_env::sim::SimEnv;
     use varve_types::FileName;
