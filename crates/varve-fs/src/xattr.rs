@@ -136,7 +136,11 @@ impl VarveFs {
         }
         let mut held = self.hold(ino)?;
         if held.is_detached() {
-            return Err(FsError::NotSupported("extended attributes of a removed object"));
+            // As one that lost its last name while somebody had it open, or while this call waited for who took that.
+            match held.inode.kind {
+                FileKind::Regular => self.revive(&mut held)?,
+                _ => return Err(FsError::NotFound),
+            }
         }
         if !may_have(held.inode.kind, name) {
             return Err(FsError::NotPermitted);

@@ -44,6 +44,7 @@ mod sent_forged;
 mod serial;
 mod serial_bytes;
 mod serial_large;
+mod serial_waits;
 mod set_id;
 mod single_faults;
 mod snapshots;
