@@ -7,6 +7,7 @@
 //!   [`redesign`]: another design for all of it. [`dump`]: all of it as text, and back.
 //! - [`embedded`]: transactions and snapshots without a mount. [`kv`]: dictionaries of pairs.
 //! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
+//! - [`nfs`]: serve a store over NFS.
 //! - [`views`]: snapshots and transactions of a mount. [`transaction`]: programs in a transaction. [`transfer`]: snapshots sent and
 //!   received.
 //! - [`clone`](mod@clone): copies that are made when somebody looks.
@@ -28,6 +29,7 @@ pub mod gc;
 pub mod kv;
 pub mod logging;
 pub mod mounting;
+pub mod nfs;
 mod passing;
 pub mod redesign;
 pub mod size;

@@ -19,6 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("varve-vfs", &["varve-types"]),
     ("varve-fs", &["varve-types", "varve-env", "varve-schema", "varve-engine", "varve-vfs"]),
     ("varve-fuse", &["varve-types", "varve-vfs"]),
+    ("varve-nfs", &["varve-types", "varve-vfs"]),
     ("varve-trace", &["varve-schema"]),
     (
         "varve",
@@ -31,6 +32,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "varve-vfs",
             "varve-fs",
             "varve-fuse",
+            "varve-nfs",
         ],
     ),
     ("varve-testkit", &["varve-types", "varve-env", "varve-format", "varve-schema", "varve-vfs"]),

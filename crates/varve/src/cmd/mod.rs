@@ -15,6 +15,7 @@ mod kv;
 mod load;
 mod man;
 mod mount;
+mod nfs;
 mod quota;
 mod snapshot;
 mod stats;
@@ -50,6 +51,8 @@ enum Command {
     Format(format::Arguments),
     /// Mount a store on a directory
     Mount(mount::Arguments),
+    /// Serve a store over NFS
+    Nfs(nfs::Arguments),
     /// Unmount a directory and wait until its store is closed
     Umount(umount::Arguments),
     /// Replace the program that serves a mount, while it is in use
@@ -98,6 +101,7 @@ impl CommandLine {
         match self.command {
             Command::Format(arguments) => format::run(&arguments),
             Command::Mount(arguments) => mount::run(&arguments),
+            Command::Nfs(arguments) => nfs::run(&arguments),
             Command::Umount(arguments) => umount::run(&arguments),
             Command::Upgrade(arguments) => upgrade::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),

@@ -19,6 +19,7 @@ mod harness;
 mod kv;
 mod lookalikes;
 mod mounting;
+mod nfs;
 mod odd_paths;
 mod output;
 mod redesign;

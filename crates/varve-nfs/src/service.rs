@@ -1,0 +1,302 @@
+//! One file system with its exports, and who asks for what of it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use varve_types::{FileName, InodeId};
+use varve_vfs::{AccessMode, Attr, Caller, Entry, FileType, FsError, FsResult, Vfs, insist};
+
+use crate::export::{Asker, Export, Terms};
+use crate::handle::{FileHandle, HANDLE_BYTES_MAX};
+use crate::known::Known;
+use crate::opened::Opened;
+use crate::rpc::Credentials;
+use crate::status::Status;
+use crate::xdr::{Garbage, Reader, Writer};
+
+/// The longest name that is read off a message; what is too long for the file system it says itself.
+const NAME_BYTES_MAX: usize = 4096;
+/// The sticky bit: names in a directory are removed by their owners.
+const STICKY: u32 = 0o1000;
+
+/// What is served.
+pub(crate) struct Service {
+    pub(crate) vfs: Arc<dyn Vfs>,
+    /// Its number in handles and attributes, the same after a restart.
+    pub(crate) file_system: u64,
+    /// What tells clients that what they wrote without asking for it to be durable may be lost: another one after each start.
+    pub(crate) verifier: [u8; 8],
+    /// Directories that may be mounted, each with its inode.
+    pub(crate) exports: Vec<(Export, InodeId)>,
+    pub(crate) known: Known,
+    pub(crate) opened: Opened,
+}
+
+/// Why a procedure gives no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Its arguments make no sense.
+    Garbage,
+    /// It ends with this status.
+    Status(Status),
+}
+
+impl From<Garbage> for Failure {
+    fn from(_: Garbage) -> Failure {
+        Failure::Garbage
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Failure {
+        Failure::Status(status)
+    }
+}
+
+impl From<FsError> for Failure {
+    fn from(error: FsError) -> Failure {
+        Failure::Status(error.into())
+    }
+}
+
+/// One call: who asks, under which export.
+pub(crate) struct Request<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) export: InodeId,
+    pub(crate) terms: &'a Terms,
+    pub(crate) asker: Asker,
+}
+
+impl Service {
+    /// The export that a handle is of, if the client at `address` may use it.
+    pub(crate) fn request(
+        &self,
+        handle: &FileHandle,
+        address: IpAddr,
+        credentials: &Credentials,
+    ) -> Result<Request<'_>, Status> {
+        if handle.file_system != self.file_system {
+            return Err(Status::STALE);
+        }
+        let exports = self.exports.iter().filter(|(_, root)| *root == handle.export);
+        let terms = exports.filter_map(|(export, _)| export.terms(address)).next();
+        let terms = terms.ok_or(Status::ACCESS)?;
+        Ok(Request { service: self, export: handle.export, terms, asker: terms.asker(credentials) })
+    }
+
+    /// The handle in a message.
+    pub(crate) fn handle(reader: &mut Reader<'_>) -> Result<FileHandle, Failure> {
+        let bytes = reader.opaque(HANDLE_BYTES_MAX)?;
+        Ok(FileHandle::decode(bytes).ok_or(Status::BAD_HANDLE)?)
+    }
+
+    /// Makes a call that may have to wait for transactions, as long as it may.
+    pub(crate) fn settled<T>(&self, call: impl Fn() -> FsResult<T>) -> FsResult<T> {
+        let (begin, wait_max) = (Instant::now(), self.vfs.lock_wait_max());
+        loop {
+            let blocked = match call() {
+                Err(FsError::Blocked(blocked)) => blocked,
+                done => return done,
+            };
+            let left = wait_max.saturating_sub(begin.elapsed());
+            if !left.is_zero() {
+                self.vfs.wait_for_locks(&blocked, left);
+                continue;
+            }
+            let last = insist(&*self.vfs, blocked, || match call() {
+                Err(FsError::Blocked(blocked)) => Err(blocked),
+                done => Ok(done),
+            });
+            return last.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked)));
+        }
+    }
+}
+
+/// A name of a message.
+pub(crate) fn name<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Failure> {
+    Ok(reader.opaque(NAME_BYTES_MAX)?)
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn vfs(&self) -> &'a Arc<dyn Vfs> {
+        &self.service.vfs
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.asker.uid == 0
+    }
+
+    pub(crate) fn caller(&self) -> Caller {
+        // The mode that a client sends has its process's umask in it.
+        Caller { uid: self.asker.uid, gid: self.asker.gid, umask: 0 }
+    }
+
+    pub(crate) fn is_in(&self, group: u32) -> bool {
+        self.asker.gid == group || self.asker.groups.contains(&group)
+    }
+
+    /// Another handle of the same call.
+    pub(crate) fn other_handle(&self, reader: &mut Reader<'_>) -> Result<FileHandle, Failure> {
+        let handle = Service::handle(reader)?;
+        match handle.file_system == self.service.file_system && handle.export == self.export {
+            true => Ok(handle),
+            false => Err(Status::CROSS_DEVICE.into()),
+        }
+    }
+
+    /// Makes a call about the inode of a handle. If it is not where it was thought to be, it is looked for.
+    pub(crate) fn on<T>(
+        &self,
+        handle: &FileHandle,
+        call: impl Fn(InodeId) -> FsResult<T>,
+    ) -> Result<T, Failure> {
+        let service = self.service;
+        if service.vfs.is_awaited(handle.ino) {
+            return Err(Status::NOT_SUPPORTED.into());
+        }
+        service.known.recall(&*service.vfs, handle)?;
+        match service.settled(|| call(handle.ino)) {
+            Err(FsError::Stale) => {
+                service.known.find_again(&*service.vfs, handle)?;
+                Ok(service.settled(|| call(handle.ino))?)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    /// The attributes of the inode of a handle.
+    pub(crate) fn attr(&self, handle: &FileHandle) -> Result<Attr, Failure> {
+        self.on(handle, |ino| self.vfs().getattr(ino))
+    }
+
+    /// A handle of what was found in `dir`, whose lookup is taken over.
+    pub(crate) fn found(&self, dir: InodeId, entry: &Entry) -> FileHandle {
+        self.service.known.note(&*self.service.vfs, entry.attr.ino);
+        self.child(dir, entry.attr.ino)
+    }
+
+    /// The handle of an inode that is in `dir`.
+    pub(crate) fn child(&self, dir: InodeId, ino: InodeId) -> FileHandle {
+        let file_system = self.service.file_system;
+        FileHandle { file_system, export: self.export, ino, parent: Some(dir) }
+    }
+
+    /// Refuses a change under an export for reading.
+    pub(crate) fn changes(&self) -> Result<(), Failure> {
+        if self.terms.read_only { Err(Status::READ_ONLY.into()) } else { Ok(()) }
+    }
+
+    /// Makes what was changed durable, as NFS asks of each change, unless the export does without.
+    pub(crate) fn make_durable(&self, dir: InodeId) -> Result<(), Failure> {
+        match self.terms.is_async {
+            true => Ok(()),
+            false => Ok(self.vfs().fsync_dir(dir)?),
+        }
+    }
+
+    /// Whether the caller may do that, by mode and lists.
+    pub(crate) fn may(&self, ino: InodeId, mode: AccessMode) -> Result<bool, Failure> {
+        let asked = self
+            .service
+            .settled(|| self.vfs().access(self.caller(), &self.asker.groups, ino, mode));
+        match asked {
+            Ok(()) => Ok(true),
+            Err(FsError::AccessDenied | FsError::ReadOnly) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) fn require(&self, ino: InodeId, mode: AccessMode) -> Result<(), Failure> {
+        if self.may(ino, mode)? { Ok(()) } else { Err(Status::ACCESS.into()) }
+    }
+
+    /// Requires that the caller may look up names in a directory.
+    pub(crate) fn require_search(&self, dir: InodeId) -> Result<(), Failure> {
+        self.require(dir, AccessMode { execute: true, ..AccessMode::default() })
+    }
+
+    /// Requires that the caller may change the names in a directory.
+    pub(crate) fn require_change(&self, dir: InodeId) -> Result<(), Failure> {
+        self.changes()?;
+        self.require(dir, AccessMode { read: false, write: true, execute: true })
+    }
+
+    /// Requires that the caller may take the name of `victim` out of `dir`, which it may change.
+    pub(crate) fn require_removal(&self, dir: &Attr, victim: &Attr) -> Result<(), Failure> {
+        let is_owner = self.asker.uid == victim.uid || self.asker.uid == dir.uid;
+        match dir.perm & STICKY == 0 || self.is_root() || is_owner {
+            true => Ok(()),
+            false => Err(Status::NOT_PERMITTED.into()),
+        }
+    }
+
+    /// Requires that the caller may read a file: who owns it may, as its process may have it open, and who executes it.
+    pub(crate) fn require_read(&self, attr: &Attr) -> Result<(), Failure> {
+        let reads = AccessMode { read: true, ..AccessMode::default() };
+        let executes = AccessMode { execute: true, ..AccessMode::default() };
+        let may = self.asker.uid == attr.uid
+            || self.may(attr.ino, reads)?
+            || self.may(attr.ino, executes)?;
+        if may { Ok(()) } else { Err(Status::ACCESS.into()) }
+    }
+
+    /// The same for writing.
+    pub(crate) fn require_write(&self, attr: &Attr) -> Result<(), Failure> {
+        self.changes()?;
+        let writes = AccessMode { write: true, ..AccessMode::default() };
+        let may = self.asker.uid == attr.uid || self.may(attr.ino, writes)?;
+        if may { Ok(()) } else { Err(Status::ACCESS.into()) }
+    }
+
+    /// The attributes of a name's inode, which is not looked up any more then.
+    pub(crate) fn peek(&self, dir: InodeId, name: FileName<'_>) -> FsResult<Attr> {
+        let entry = self.service.settled(|| self.vfs().lookup(dir, name))?;
+        self.service.known.note(&*self.service.vfs, entry.attr.ino);
+        Ok(entry.attr)
+    }
+}
+
+/// Writes attributes (`fattr3`).
+pub(crate) fn put_attr(writer: &mut Writer, file_system: u64, attr: &Attr) {
+    let kind = match attr.kind {
+        FileType::Regular => 1,
+        FileType::Directory => 2,
+        FileType::BlockDevice => 3,
+        FileType::CharDevice => 4,
+        FileType::Symlink => 5,
+        FileType::Socket => 6,
+        FileType::Fifo => 7,
+    };
+    writer.u32s(&[kind, attr.perm, attr.nlink, attr.uid, attr.gid]);
+    writer.u64(attr.size);
+    writer.u64(attr.blocks.saturating_mul(512));
+    let device = u64::from(attr.rdev);
+    writer.u32(rustix::fs::major(device));
+    writer.u32(rustix::fs::minor(device));
+    writer.u64(file_system);
+    writer.u64(attr.ino.get());
+    for time in [attr.atime, attr.mtime, attr.ctime] {
+        writer.u32(seconds(time.secs()));
+        writer.u32(time.nanos());
+    }
+}
+
+/// Seconds since 1970 as NFS version 3 has them: from 1970 to 2106.
+pub(crate) fn seconds(seconds: i64) -> u32 {
+    seconds.clamp(0, u32::MAX.into()) as u32
+}
+
+/// Writes attributes that may be missing (`post_op_attr`).
+pub(crate) fn put_attr_after(writer: &mut Writer, file_system: u64, attr: Option<&Attr>) {
+    writer.bool(attr.is_some());
+    if let Some(attr) = attr {
+        put_attr(writer, file_system, attr);
+    }
+}
+
+/// Writes attributes after a change (`wcc_data`). What they were before is never told: others may have changed it in between.
+pub(crate) fn put_change(writer: &mut Writer, file_system: u64, attr: Option<&Attr>) {
+    writer.bool(false);
+    put_attr_after(writer, file_system, attr);
+}
