@@ -86,7 +86,8 @@ impl VarveFs {
             Content::Object { dirty: false, blocks } => attr.blocks = *blocks,
             Content::Object { dirty: true, .. } => {
                 // Before the object is looked at: whoever writes to it elsewhere may close it meanwhile.
-                attr.is_fleeting = self.is_written_elsewhere(inode)?;
+                attr.is_fleeting =
+                    self.is_written_elsewhere(inode)? || self.may_change_in_memory(inode.ino);
                 let stat = self.object_stat(inode.ino)?;
                 attr.size = stat.len;
                 attr.blocks = stat.allocated.div_ceil(512);
@@ -101,6 +102,11 @@ impl VarveFs {
             Content::None | Content::Inline(_) | Content::Chunks => {}
         }
         Ok(attr)
+    }
+
+    /// Whether programs may have mapped memory of a large file that they change it in straight.
+    fn may_change_in_memory(&self, ino: InodeId) -> bool {
+        self.locator.node(ino).is_some_and(|node| node.state().straight_mappers > 0)
     }
 
     pub(crate) fn do_setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {

@@ -155,6 +155,7 @@ impl VarveFs {
             state.executing += u32::from(open.execute);
             if open.passthrough {
                 state.passthrough += 1;
+                state.straight_mappers += u32::from(open.read && open.write);
             } else {
                 state.cached += 1;
                 state.mappers += u32::from(open.read && open.write);

@@ -40,6 +40,8 @@ pub(crate) struct NodeState {
     /// Handles whose bytes go straight to the object. Never together with `cached` ones: the kernel
     /// keeps one page cache for all.
     pub(crate) passthrough: u32,
+    /// Those of them that may both read and write: what is changed in memory that they map nobody is told of.
+    pub(crate) straight_mappers: u32,
     /// A commit has put another object in the place of the one that passthrough handles read, until the last of them ends.
     pub(crate) replaced: bool,
     /// The directory in which somebody opened it to write when it was empty, until nobody writes to it.

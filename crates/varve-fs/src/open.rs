@@ -182,6 +182,7 @@ impl VarveFs {
         let passthrough = self.options.passthrough && has_descriptor && state.cached == 0;
         if passthrough {
             state.passthrough += 1;
+            state.straight_mappers += u32::from(flags.read && flags.write);
         } else {
             state.cached += 1;
             state.mappers += u32::from(flags.read && flags.write);
@@ -332,6 +333,7 @@ impl VarveFs {
             state.handles -= 1;
             if file.passthrough {
                 state.passthrough -= 1;
+                state.straight_mappers -= u32::from(file.flags.read && file.flags.write);
                 state.replaced &= state.passthrough > 0;
             } else {
                 state.cached -= 1;

@@ -31,6 +31,10 @@ impl Adapter {
             self.vfs.release(ino, opened.handle)?;
             return Err(err);
         }
+        if matches!(route, Route::Straight(_)) && flags.read && flags.write {
+            // What it knows of the times does not hold any more if memory is mapped and changed ([`varve_vfs::Attr::is_fleeting`]).
+            self.tell_of_attributes(call.origin, ino);
+        }
         let flags = match route {
             // Drops the pages cached so far, which the kernel is about to write past.
             Route::Straight(_) => 0,

@@ -6,14 +6,16 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
-use varve_testkit::Command;
+use varve_testkit::{Command, there_is};
 
 use super::{Place, changed, pattern, refused, refused_io, semantics, tick};
+use crate::harness::python;
 
 semantics!(
     times,
     relatime,
     ctime_and_mtime,
+    times_of_mapped_memory,
     set_id_bits,
     special_files,
     symlinks,
@@ -122,6 +124,54 @@ fn set_id_bits(place: &Place) {
     assert_eq!(mode(), 0o6777, "after a write by root");
     std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
     assert_eq!(mode(), 0o777, "after a change of owner");
+}
+
+/// Of a large file the kernel changes the storage below, and had the times for the same that it knew before.
+fn times_of_mapped_memory(place: &Place) {
+    if !there_is("python3") {
+        return;
+    }
+    let dir = place.dir();
+    for (name, len) in [("small", 30_000), ("large", 300_000)] {
+        fs::write(dir.join(name), pattern(1, len)).unwrap();
+    }
+    let program = r"
+import mmap, os, time
+def times(of):
+    is_now = os.stat(of)
+    return is_now.st_mtime_ns, is_now.st_ctime_ns
+def later(before, of, what):
+    now = times(of)
+    assert now[0] > before[0] and now[1] > before[1], (what, before, now)
+    return now
+for name in ('small', 'large'):
+    for flushes in (True, False):
+        os.utime(name, (1000000000, 1000000000))
+        before = times(name)
+        time.sleep(0.05)
+        fd = os.open(name, os.O_RDWR)
+        assert times(fd) == before == times(name), name
+        mapped = mmap.mmap(fd, 8192)
+        assert times(fd) == before, name
+        mapped[5:9] = b'text'
+        if flushes:
+            mapped.flush()
+            later(before, fd, name + ' by its descriptor')
+            later(before, name, name + ' by its name')
+        mapped.close()
+        os.close(fd)
+        now = later(before, name, name + ' closed')
+        time.sleep(0.05)
+        assert times(name) == now, name
+";
+    python(&dir, program);
+    if let Place::Mount(mount) = place {
+        for options in ["transport=dev", "transport=auto,nopassthrough"] {
+            mount.unmount();
+            mount.mount_with(options);
+            python(&dir, program);
+        }
+    }
 }
 
 /// Runs a shell command as an unprivileged user and returns whether it succeeded.
