@@ -1,10 +1,14 @@
-//! Whether the caller of a request is in a group or has a capability.
+//! Who the caller of a request is, in which groups, and whether it has a capability.
 //!
 //! The kernel keeps set-group-id on a file that its group may not execute when somebody of that group changes the file, and takes
 //! it when somebody else does. It leaves the bit to the file system, and with a request says the main group of its caller alone.
 //! So the other groups are looked up, for such files only.
 //!
-//! Source: proc_pid_status(5); `setattr_should_drop_sgid` in the kernel's fs/attr.c.
+//! Where mounts may have ids of their own (idmapped mounts, mount_setattr(2)) the kernel says who the caller is with requests alone
+//! that make something, and then by the ids of the file system; with all others it says [`UNTOLD`]. So the caller's user and
+//! group are looked up, too: those that it has on the machine. By these root is root wherever it asks, and nobody else is.
+//!
+//! Source: proc_pid_status(5); `fuse_get_req` in the kernel's fs/fuse/dev.c; `setattr_should_drop_sgid` in the kernel's fs/attr.c.
 
 use varve_vfs::Attr;
 
@@ -21,17 +25,47 @@ pub(crate) fn takes_set_gid(header: &Header, attr: &Attr) -> bool {
         && !is_in_group(header.pid, attr.gid)
 }
 
+/// What the kernel says instead of an id.
+const UNTOLD: u32 = u32::MAX;
+
+/// The user who makes a request; `None` if that is not to be known.
+pub(crate) fn user_of(header: &Header) -> Option<u32> {
+    match header.uid {
+        UNTOLD => status_of(header.pid).and_then(|status| id_in_force(&status, "Uid:")),
+        uid => Some(uid),
+    }
+}
+
+/// Whether root makes a request.
+pub(crate) fn is_root(header: &Header) -> bool {
+    user_of(header) == Some(0)
+}
+
+/// Whether the kernel has checked who makes a request and does not say it.
+pub(crate) fn is_untold(header: &Header) -> bool {
+    header.uid == UNTOLD
+}
+
 #[allow(clippy::disallowed_methods, reason = "threads belong to the machine")]
+fn status_of(thread: u32) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{thread}/status")).ok()
+}
+
+/// The last of the four ids in a line of a thread's status, by which files are opened.
+fn id_in_force(status: &str, line: &str) -> Option<u32> {
+    let ids = status.lines().find_map(|found| found.strip_prefix(line))?;
+    ids.split_whitespace().nth(3)?.parse().ok()
+}
+
 fn is_in_group(thread: u32, gid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{thread}/status"))
-        .is_ok_and(|status| lists_group(&status, gid))
+    status_of(thread).is_some_and(|status| {
+        id_in_force(&status, "Gid:") == Some(gid) || lists_group(&status, gid)
+    })
 }
 
 /// Whether a thread has a capability, by its number in capabilities(7). No if that is not to be known.
-#[allow(clippy::disallowed_methods, reason = "threads belong to the machine")]
 pub(crate) fn has_capability(thread: u32, number: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{thread}/status"))
-        .is_ok_and(|status| lists_capability(&status, number))
+    status_of(thread).is_some_and(|status| lists_capability(&status, number))
 }
 
 fn lists_capability(status: &str, number: u32) -> bool {
@@ -59,6 +93,19 @@ mod tests {
         }
         assert!(!lists_capability("CapEff:\tx\n", 9) && !lists_capability("", 9));
         assert!(!has_capability(0, 9), "of some they are not known");
+    }
+
+    #[test]
+    fn ids_are_those_by_which_files_are_opened() {
+        let status = "Name:\tUid:\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n";
+        assert_eq!(id_in_force(status, "Uid:"), Some(4));
+        assert_eq!(id_in_force(status, "Gid:"), Some(8));
+        assert_eq!(id_in_force("Uid:\t1\t2\t3\n", "Uid:"), None);
+        let header = |uid, pid| Header { opcode: 0, unique: 0, node: 1, uid, gid: UNTOLD, pid };
+        let own = std::process::id();
+        assert_eq!(user_of(&header(7, own)), Some(7));
+        assert_eq!(user_of(&header(UNTOLD, own)), Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(user_of(&header(UNTOLD, 0)), None, "of some it is not known");
     }
 
     #[test]

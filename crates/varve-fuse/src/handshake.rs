@@ -184,6 +184,10 @@ fn answer(
     if options.xattr && options.acl && !root_alone {
         wanted |= FUSE_POSIX_ACL;
     }
+    // The kernel refuses it, and the mount, where it does not check permissions.
+    if !root_alone {
+        wanted |= FUSE_ALLOW_IDMAP;
+    }
     wanted |= match options.readdir_plus {
         ReaddirPlus::Auto => FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO,
         ReaddirPlus::Always => FUSE_DO_READDIRPLUS,
@@ -289,6 +293,18 @@ mod tests {
             granted.flags & FUSE_POSIX_ACL != 0
         };
         assert!(lists(false) && !lists(true));
+    }
+
+    /// The kernel ends a connection that asks for it and checks nothing.
+    #[test]
+    fn ids_are_mapped_where_the_kernel_checks_permissions() {
+        let options = SessionOptions::default();
+        let maps = |offered, root_alone| {
+            let granted = answer(&offer(offered), &options, Transport::Dev, root_alone);
+            granted.flags & FUSE_ALLOW_IDMAP != 0
+        };
+        assert!(maps(u64::MAX, false) && !maps(u64::MAX, true));
+        assert!(!maps(!FUSE_ALLOW_IDMAP, false));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::said::{beginning, ending};
 use super::trees::is_of_tree;
 use super::{Adapter, Answer, Call, DONE, Served};
 use crate::convert;
-use crate::groups::takes_set_gid;
+use crate::groups::{is_root, takes_set_gid};
 use crate::protocol::request::{SetAttrIn, SetXattr, SetXattrIn};
 
 /// The attribute of the root directory that holds [`varve_vfs::Vfs::status_json`]; no listing shows it.
@@ -77,7 +77,8 @@ impl Adapter {
         // The kernel asks for it with each change of owner, also by root, who may leave it.
         let kill_set_gid = kill_set_id
             && caller.uid != 0
-            && takes_set_gid(call.header, &self.vfs.getattr(call.ino)?);
+            && takes_set_gid(call.header, &self.vfs.getattr(call.ino)?)
+            && !is_root(call.header);
         let set = SetAttr {
             perm: mode.map(|mode| mode & 0o7777),
             uid,
@@ -110,7 +111,7 @@ impl Adapter {
             return self.end_by_attribute(call, end, value);
         }
         if is_of_tree(name) {
-            self.set_of_tree(call.header.uid, call.ino, name, Some(value))?;
+            self.set_of_tree(call.header, call.ino, name, Some(value))?;
             return Ok(DONE);
         }
         self.check_xattr_name(name)?;
@@ -148,7 +149,7 @@ impl Adapter {
             return self.begin_by_attribute(call, how, size);
         }
         if is_of_tree(name) {
-            let value = self.get_of_tree(call.header.uid, call.ino, name)?;
+            let value = self.get_of_tree(call.header, call.ino, name)?;
             return Ok(sized(call, value.as_bytes(), size));
         }
         self.check_xattr_name(name)?;
@@ -159,8 +160,9 @@ impl Adapter {
     pub(super) fn listxattr(&self, call: &mut Call<'_>, size: u32) -> Served {
         self.serves_xattr()?;
         let mut names = self.vfs.listxattr(call.ino)?;
-        if call.header.uid != 0 {
-            names = without_trusted(&names);
+        let open = without_trusted(&names);
+        if open.len() < names.len() && !is_root(call.header) {
+            names = open;
         }
         Ok(sized(call, &names, size))
     }
@@ -168,7 +170,7 @@ impl Adapter {
     pub(super) fn removexattr(&self, call: &Call<'_>, name: &[u8]) -> Served {
         self.serves_xattr()?;
         if is_of_tree(name) {
-            self.set_of_tree(call.header.uid, call.ino, name, None)?;
+            self.set_of_tree(call.header, call.ino, name, None)?;
             return Ok(DONE);
         }
         self.check_xattr_name(name)?;

@@ -23,8 +23,7 @@ impl Adapter {
         let route = self.route(call.origin.device(), ino, opened);
         if matches!(route, Route::Straight(_))
             && flags.write
-            && caller.uid != 0
-            && let Err(err) = self.kill_set_id(call, caller, ino)
+            && let Err(err) = self.kill_set_id_unless_root(call, ino)
         {
             // Writes that pass us by cannot take the set-id bits, so the open does.
             self.backing.released(ino);

@@ -64,7 +64,7 @@ impl Adapter {
             ABORT => Transact::Abort(id_in(ioctl.brought)?),
             _ => return Ok(Answer::Errno(libc::ENOTTY)),
         };
-        check_may_manage(call.header.uid)?;
+        check_may_manage(call.header)?;
         self.ask(call, move |vfs| {
             let begins = matches!(what, Transact::Begin { .. });
             let id = vfs.transact(what)?;
@@ -79,7 +79,7 @@ impl Adapter {
 
     /// Begins a transaction for who asks for the attribute of which `how` follows the name, with room for `size` bytes.
     pub(super) fn begin_by_attribute(&self, call: &mut Call<'_>, how: &[u8], size: u32) -> Served {
-        check_may_manage(call.header.uid)?;
+        check_may_manage(call.header)?;
         if size == 0 {
             call.reply.size_out(ID_DIGITS_MAX);
             return Ok(Answer::Body);
@@ -99,7 +99,7 @@ impl Adapter {
         end: fn(u64) -> Transact,
         value: &[u8],
     ) -> Served {
-        check_may_manage(call.header.uid)?;
+        check_may_manage(call.header)?;
         let id = self.vfs.controlled(call.ino)?;
         if !value.is_empty() {
             return Err(FsError::Invalid("the file says which transaction ends, not a value"));

@@ -19,6 +19,8 @@ use varve_vfs::{FsError, FsResult, TreeLimits, TreeQuota, TreeUsage};
 
 use super::Adapter;
 use super::said::limits_in;
+use crate::groups::user_of;
+use crate::protocol::request::Header;
 
 /// What all their names begin with.
 const PREFIX: &[u8] = b"varve.";
@@ -32,18 +34,24 @@ pub(super) fn is_of_tree(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// `NotPermitted` unless `uid` is the superuser or the user who mounted.
-pub(super) fn check_may_manage(uid: u32) -> FsResult<()> {
-    match uid == 0 || uid == rustix::process::geteuid().as_raw() {
+/// `NotPermitted` unless the superuser or the user who mounted makes the request.
+pub(super) fn check_may_manage(header: &Header) -> FsResult<()> {
+    let user = user_of(header);
+    match user == Some(0) || user == Some(rustix::process::geteuid().as_raw()) {
         true => Ok(()),
         false => Err(FsError::NotPermitted),
     }
 }
 
 impl Adapter {
-    /// The value of the attribute `name` of `ino` for the user `uid`.
-    pub(super) fn get_of_tree(&self, uid: u32, ino: InodeId, name: &[u8]) -> FsResult<String> {
-        let quotas = || match check_may_manage(uid) {
+    /// The value of the attribute `name` of `ino` for whoever makes a request.
+    pub(super) fn get_of_tree(
+        &self,
+        header: &Header,
+        ino: InodeId,
+        name: &[u8],
+    ) -> FsResult<String> {
+        let quotas = || match check_may_manage(header) {
             Ok(()) => self.vfs.quotas(ino),
             Err(_) => self.vfs.quotas_of(ino),
         };
@@ -60,10 +68,10 @@ impl Adapter {
         }
     }
 
-    /// Sets the attribute `name` of `ino` for the user `uid`; without a value, removes it.
+    /// Sets the attribute `name` of `ino` for whoever makes a request; without a value, removes it.
     pub(super) fn set_of_tree(
         &self,
-        uid: u32,
+        header: &Header,
         ino: InodeId,
         name: &[u8],
         value: Option<&[u8]>,
@@ -71,7 +79,7 @@ impl Adapter {
         if name != LIMITS {
             return Err(FsError::NotSupported("a change of this attribute"));
         }
-        check_may_manage(uid)?;
+        check_may_manage(header)?;
         let limits = match value {
             Some(value) => limits_in(value).ok_or(FsError::Invalid("these are no limits"))?,
             None => TreeLimits::default(),

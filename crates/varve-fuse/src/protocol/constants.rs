@@ -104,6 +104,7 @@ numbers! { u64:
     FUSE_SETXATTR_EXT = 1 << 29,
     FUSE_INIT_EXT = 1 << 30,
     FUSE_PASSTHROUGH = 1 << 37,
+    FUSE_ALLOW_IDMAP = 1 << 40,
     FUSE_OVER_IO_URING = 1 << 41,
 }
 

@@ -13,6 +13,7 @@ mod flags;
 mod followed;
 mod full_disk;
 mod handles;
+mod idmaps;
 mod limits;
 mod locks;
 mod misuse;
