@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use varve_fs::fsck::Severity;
-use varve_fs::{FormatOptions, MountOptions, VarveFs};
+use varve_fs::{CommitError, FormatOptions, Isolation, MountOptions, TransactionOptions, VarveFs};
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
 use varve_vfs::{Caller, FsError, RenameMode, SetAttr, Vfs, XattrMode};
@@ -108,6 +108,75 @@ fn concurrent_directory_renames_never_make_an_orphaned_loop() {
         });
         assert!(moved.into_inner() > 100);
         assert_sound(&rig, &format!("seed {seed}"));
+    }
+}
+
+/// Moves one of `dirs`, whose names are their numbers, into another, wherever the two are.
+fn move_into_another(fs: &VarveFs, dirs: &[InodeId], rng: &mut Rng) -> Result<(), FsError> {
+    let (n, to) = (rng.below(dirs.len() as u64) as usize, *rng.pick(dirs));
+    let to = if rng.chance(25) { ROOT } else { to };
+    let parent = fs.lookup_parent(dirs[n])?.attr.ino;
+    let text = n.to_string();
+    let moved = fs.rename(parent, name(&text), to, name(&text), RenameMode::NoReplace);
+    fs.forget(parent, 1);
+    moved
+}
+
+/// Commits of transactions that move directories, and moves outside of them at the same time: each may be right for the tree that it was
+/// made for, and together they might cut a ring off.
+#[test]
+fn commits_beside_renames_never_make_an_orphaned_loop() {
+    const ROUNDS: usize = 150;
+    for seed in 0..4 {
+        let rig = Rig::new();
+        let dirs: Vec<InodeId> = (0..6).map(|n| rig.mk_dir(ROOT, &n.to_string())).collect();
+        let [moved, committed, refused, threads] = [(); 4].map(|()| AtomicU64::new(0));
+        let blocked = |fs: &VarveFs, done: Result<(), FsError>| match done {
+            Ok(()) => true,
+            Err(FsError::Blocked(blocked)) => {
+                fs.wait_is_over(&blocked);
+                false
+            }
+            Err(FsError::Storage(text)) => panic!("{text}"),
+            Err(_) => false,
+        };
+        in_threads(&rig, seed, |fs, mut rng| {
+            let commits = threads.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+            for _ in 0..ROUNDS {
+                if !commits {
+                    let done = blocked(fs, move_into_another(fs, &dirs, &mut rng));
+                    moved.fetch_add(u64::from(done), Ordering::Relaxed);
+                    continue;
+                }
+                let isolation = *rng.pick(&[Isolation::Snapshot, Isolation::Serializable]);
+                let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+                let txn = fs.begin_transaction(ROOT, &options).unwrap();
+                let view = fs.open_view(&txn).unwrap();
+                for _ in 0..rng.between(1, 4) {
+                    blocked(&view, move_into_another(&view, &dirs, &mut rng));
+                }
+                match fs.commit_transaction(&txn.name, &view) {
+                    Ok(_) => drop(committed.fetch_add(1, Ordering::Relaxed)),
+                    Err(CommitError::Unfinished(_, error)) => panic!("{error:?}"),
+                    Err(_) => {
+                        drop(view);
+                        fs.abort_transaction(&txn.name).unwrap();
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        });
+        let counts = [moved, committed, refused].map(AtomicU64::into_inner);
+        assert!(counts[0] > 0 && counts[1] > 0, "{counts:?}");
+        for dir in &dirs {
+            let mut above = *dir;
+            for _ in 0..=dirs.len() {
+                above = rig.lookup_parent(above).unwrap().attr.ino;
+                rig.forget(above, 1);
+            }
+            assert_eq!(above, ROOT, "seed {seed}: {dir} is in a ring");
+        }
+        assert_sound(&rig, &format!("seed {seed}, {counts:?}"));
     }
 }
 

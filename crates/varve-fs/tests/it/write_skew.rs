@@ -9,12 +9,15 @@
 //!    on both sides ([`Dump::merged`]); anything else had to be a conflict,
 //! 3. after a serializable one, the main view is what the transaction saw right before.
 //!
-//! A rollback leaves what the snapshot had; what failed has changed nothing.
+//! A rollback leaves what the snapshot had, a received snapshot what was sent, in a store where a transaction is open meanwhile; what
+//! failed has changed nothing. Now and then the machine dies within a commit: what it leaves is the state before it or the one after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use varve_env::sim::SimEnv;
 use varve_fs::fsck::Severity;
+use varve_fs::stream::ReceiveError;
 use varve_fs::{CommitError, FormatOptions, Isolation, Original, TransactionOptions, VarveFs};
 use varve_testkit::rng::{Rng, mix};
 use varve_types::InodeId;
@@ -23,6 +26,7 @@ use varve_vfs::{
 };
 
 use crate::crash::{open, sim_store};
+use crate::sent::{receive, sent, target};
 use crate::support::{Calls, READ, ROOT, WRITE, name};
 use crate::views::sound;
 
@@ -172,6 +176,16 @@ fn write(fs: &VarveFs, ino: InodeId, (offset, len, fill): (u64, usize, u8)) -> F
     written
 }
 
+/// Removes all that is called `text` in `dir`.
+fn remove_all(fs: &VarveFs, dir: InodeId, text: &str) -> FsResult<()> {
+    let attr = with(fs, (dir, text), |ino| fs.getattr(ino))?;
+    if attr.kind != FileType::Directory {
+        return fs.unlink(dir, name(text));
+    }
+    names_in(fs, attr.ino)?.iter().try_for_each(|below| remove_all(fs, attr.ino, below))?;
+    fs.rmdir(dir, name(text))
+}
+
 /// An open transaction.
 struct Begun {
     id: String,
@@ -193,6 +207,10 @@ struct Tally {
     refused: u64,
     aborts: u64,
     rollbacks: u64,
+    received: u64,
+    received_beside: u64,
+    crashes: u64,
+    images: u64,
     told: BTreeMap<String, u64>,
 }
 
@@ -207,6 +225,8 @@ struct How {
     crosses: bool,
     /// Nearly all that is done is moving directories.
     moves: bool,
+    /// The machine dies within the last commit.
+    crashes: bool,
 }
 
 impl How {
@@ -216,11 +236,19 @@ impl How {
             compares: !seed.is_multiple_of(3),
             crosses: seed % 5 > 1,
             moves: seed.is_multiple_of(7),
+            crashes: seed % 6 == 1,
         }
     }
 }
 
+/// A store that has received snapshots.
+struct There {
+    fs: VarveFs,
+    last: String,
+}
+
 struct Run<'a> {
+    env: Arc<SimEnv>,
     fs: Arc<VarveFs>,
     seed: u64,
     how: How,
@@ -229,6 +257,8 @@ struct Run<'a> {
     dirs: Vec<InodeId>,
     open: Vec<Begun>,
     snapshots: Vec<(String, Option<Dump>)>,
+    there: Option<There>,
+    has_crashed: bool,
     number: u64,
     history: Vec<String>,
     tally: &'a mut Tally,
@@ -289,11 +319,13 @@ impl Run<'_> {
                 (format!("{} to {to}/{new}", told("link")), with(fs, at, link))
             }
             42..72 => {
+                let whiteout = |replaces| RenameMode::Whiteout { caller: Caller::ROOT, replaces };
                 let mode = *self.rng.pick(&[
                     RenameMode::Replace,
                     RenameMode::Replace,
                     RenameMode::NoReplace,
                     RenameMode::Exchange,
+                    whiteout(self.number.is_multiple_of(2)),
                 ]);
                 let (to, new) =
                     if self.rng.chance(50) { self.free() } else { self.spot(fs, is_serial) };
@@ -304,7 +336,8 @@ impl Run<'_> {
                 (format!("{} to {to}/{new} {mode:?}", told("rename")), done)
             }
             72..80 => (told("unlink"), fs.unlink(dir, name(&text))),
-            80..90 => (told("rmdir"), fs.rmdir(dir, name(&text))),
+            80..86 => (told("rmdir"), fs.rmdir(dir, name(&text))),
+            86..90 => (told("remove all of"), remove_all(fs, dir, &text)),
             _ => self.act_beside(fs, at, kind),
         }
     }
@@ -364,14 +397,16 @@ impl Run<'_> {
             }
             100..107 => {
                 let ((to, new), from) = (self.free(), at);
-                let snapshot = None;
+                let snapshot = self.snapshots.last().filter(|_| self.number.is_multiple_of(3));
+                let snapshot = snapshot.map(|(snapshot, _)| snapshot.as_str());
                 let original = Original { snapshot, dir: from.0, name: Some(name(from.1)) };
                 let made = fs.do_clone(original, to, name(&new)).map(|ino| self.dirs.push(ino));
                 (format!("{} to {to}/{new}", told("clone")), made)
             }
             107..112 => {
                 let inodes = self.rng.chance(60).then(|| self.rng.between(5, 40));
-                let limits = TreeLimits { inodes, ..TreeLimits::default() };
+                let bytes = self.rng.chance(40).then(|| self.rng.between(1000, 300_000));
+                let limits = TreeLimits { inodes, bytes };
                 (format!("limit {dir}"), fs.set_limits(dir, limits))
             }
             _ => self.act_on_pairs(fs),
@@ -486,6 +521,9 @@ impl Run<'_> {
     }
 
     fn commit(&mut self, at: usize) {
+        if self.how.crashes && self.rng.chance(40) {
+            return self.crash_within_commit(at);
+        }
         let begun = self.open.swap_remove(at);
         let ours = self.dump(&begun.view);
         let theirs = self.dump(&self.fs);
@@ -536,6 +574,149 @@ impl Run<'_> {
         }
     }
 
+    /// The machine dies somewhere within a commit, or right after it, and what may be left is mounted: all is as before it, or as after
+    /// it.
+    fn crash_within_commit(&mut self, at: usize) {
+        let begun = self.open.swap_remove(at);
+        let (ours, theirs) = (self.dump(&begun.view), self.dump(&self.fs));
+        // What came before is durable, unless locks are in the way.
+        let is_durable = self.fs.sync().is_ok();
+        let after = self.rng.below(40);
+        self.env.crash_after(self.env.op_count() + after);
+        let committed = self.fs.commit_transaction(&begun.id, &begun.view);
+        let crashed = self.env.crashed();
+        self.has_crashed = true;
+        self.tally.crashes += u64::from(crashed);
+        let what = format!("a crash {after} operations into the commit of {}", begun.id);
+        let right = match (begun.isolation, &begun.base, &theirs, ours) {
+            (Isolation::Serializable, _, _, ours) => ours,
+            (_, Some(base), Some(theirs), Some(ours)) => Dump::merged(base, theirs, &ours).ok(),
+            _ => None,
+        };
+        // Known only if all of them are.
+        let may_be: Option<Vec<Dump>> = match (committed.is_ok(), crashed) {
+            (true, _) => right.map(|right| vec![right]),
+            (false, true) => theirs.zip(right).map(|(theirs, right)| vec![theirs, right]),
+            (false, false) => theirs.map(|theirs| vec![theirs]),
+        };
+        let may_be = may_be.filter(|_| is_durable);
+        let env = &self.env;
+        let images = [
+            env.process_kill_within(after),
+            env.power_cut_keep_nothing(),
+            env.power_cut_keep_all(),
+            env.power_cut(self.seed),
+            env.power_cut_stale(self.seed),
+        ];
+        for (n, image) in images.iter().enumerate() {
+            let what = format!("{what}, image {n}, commit {committed:?}");
+            let fs = open(image);
+            let report = fs.check(&mut |_| ()).unwrap();
+            let broken = report.findings.iter().filter(|found| found.severity() == Severity::Error);
+            let broken: Vec<_> = broken.collect();
+            if !broken.is_empty() {
+                self.fail(&format!("after {what} the check finds {broken:?}"));
+            }
+            self.tally.images += 1;
+            let found = may_be.as_ref().and_then(|_| self.dump(&fs));
+            if let (Some(may_be), Some(found)) = (&may_be, found)
+                && !may_be.contains(&found)
+            {
+                let unlike: Vec<_> = may_be.iter().map(|right| found.differences(right)).collect();
+                self.fail(&format!("after {what} (found, right): {unlike:?}"));
+            }
+        }
+    }
+
+    fn delete_snapshot(&mut self) {
+        let count = self.snapshots.len() as u64;
+        if count > 0 {
+            let at = self.rng.below(count) as usize;
+            let called = self.snapshots[at].0.clone();
+            match self.fs.delete_snapshot(&called) {
+                Ok(()) => drop(self.snapshots.remove(at)),
+                // A transaction that has lost its locks is still open.
+                Err(FsError::GaveWay) => {}
+                Err(error) => self.fail(&format!("delete {called}: {error:?}")),
+            }
+            self.history.push(format!("delete snapshot {called}"));
+        }
+    }
+
+    /// Another store receives a new snapshot while a transaction is open there, which is committed after it.
+    fn send(&mut self) {
+        let dump = self.dump(&self.fs);
+        self.number += 1;
+        let called = format!("sent{}", self.number);
+        match self.fs.create_snapshot(&called) {
+            Ok(()) => {}
+            Err(FsError::Blocked(blocked)) => return self.fs.wait_is_over(&blocked),
+            Err(error) => self.fail(&format!("{called}: {error:?}")),
+        }
+        self.snapshots.push((called.clone(), dump.clone()));
+        let there = self.there.take();
+        let since = there.as_ref().map(|there| there.last.clone());
+        let known = since.filter(|since| self.snapshots.iter().any(|(known, _)| known == since));
+        let there = there.filter(|_| known.is_some());
+        let mut stream = Vec::new();
+        // Not if clones have yet to copy something.
+        if self.fs.send_snapshot(&called, known.as_deref(), None, &mut stream, &mut |_| ()).is_err()
+        {
+            self.history.push(format!("{called} is not sent"));
+            return;
+        }
+        drop(stream);
+        let stream = sent(&self.fs, &called, known.as_deref());
+        let fs = there.map_or_else(|| open(&target(self.seed, &self.fs)), |there| there.fs);
+        // A whole snapshot goes into an empty store alone.
+        let begun = known.is_some().then(|| {
+            let begun = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
+            let view = fs.open_view(&begun).unwrap();
+            for _ in 0..self.rng.below(5) {
+                let (told, done) = self.act(&view, false);
+                self.history.push(format!("there: {told} {:?}", done.is_ok()));
+            }
+            (begun.name, view)
+        });
+        match receive(&fs, &stream) {
+            Ok(_) => self.tally.received += 1,
+            Err(ReceiveError::Refused(why, _)) => {
+                self.history.push(format!("there: {called} is refused: {why}"));
+                return;
+            }
+            Err(error) => self.fail(&format!("there {called} is not received: {error:?}")),
+        }
+        self.history.push(format!("there: receive {called}"));
+        let check = |run: &Self, after: &str| {
+            let report = fs.check(&mut |_| ()).unwrap();
+            let broken = report.findings.iter().filter(|found| found.severity() == Severity::Error);
+            let broken: Vec<_> = broken.collect();
+            if !broken.is_empty() {
+                run.fail(&format!("there, after {after}, the check finds {broken:?}"));
+            }
+        };
+        check(self, &called);
+        if let (Some(dump), Some(found)) = (&dump, self.dump(&fs)) {
+            self.expect_in(&found, dump, &format!("{called} was received"));
+        }
+        if let Some((id, view)) = begun {
+            match fs.commit_transaction(&id, &view) {
+                // What is changed there takes no more from here.
+                Ok(_) => {
+                    check(self, "the commit of the transaction that was open");
+                    self.tally.received_beside += 1;
+                    return fs.close().unwrap();
+                }
+                Err(CommitError::Unfinished(_, error)) => self.fail(&format!("there: {error:?}")),
+                Err(_) => {
+                    drop(view);
+                    fs.abort_transaction(&id).unwrap();
+                }
+            }
+        }
+        self.there = Some(There { fs, last: called });
+    }
+
     fn abort(&mut self, at: usize) {
         let Begun { id, view, .. } = self.open.swap_remove(at);
         drop(view);
@@ -559,7 +740,10 @@ impl Run<'_> {
     }
 
     fn roll_back(&mut self) {
-        let Some((called, then)) = self.snapshots.last().cloned() else { return };
+        if self.snapshots.is_empty() {
+            return;
+        }
+        let (called, then) = self.rng.pick(&self.snapshots).clone();
         let (before, what) = (self.dump(&self.fs), format!("the rollback to {called}"));
         match self.fs.roll_back(&called) {
             Ok(_) => {
@@ -577,6 +761,9 @@ impl Run<'_> {
 
     fn run(&mut self) {
         for _ in 0..STEPS {
+            if self.has_crashed {
+                return;
+            }
             let open = self.open.len() as u64;
             match self.rng.below(100) {
                 0..10 if self.open.len() < OPEN_MAX => self.begin(),
@@ -590,15 +777,20 @@ impl Run<'_> {
                 }
                 15 if self.how.crosses => self.snapshot(),
                 16 if self.how.crosses => self.roll_back(),
+                17 if self.how.crosses => self.delete_snapshot(),
+                18 if self.how.crosses => self.send(),
                 _ => self.step(),
             }
         }
-        while !self.open.is_empty() {
+        while !self.open.is_empty() && !self.has_crashed {
             let left = self.open.len();
             self.commit(0);
             if self.open.len() == left {
                 self.abort(left - 1);
             }
+        }
+        if self.has_crashed {
+            return;
         }
         for (snapshot, _) in std::mem::take(&mut self.snapshots) {
             self.fs.delete_snapshot(&snapshot).unwrap();
@@ -621,11 +813,27 @@ fn run(seed: u64, tally: &mut Tally) {
     }
     let rng = Rng::new(seed);
     let (how, history, snapshots) = (How::of(seed), Vec::new(), Vec::new());
-    let mut run =
-        Run { fs, seed, how, rng, dirs, open: Vec::new(), snapshots, number: 0, history, tally };
+    let mut run = Run {
+        env: Arc::clone(&env),
+        fs,
+        seed,
+        how,
+        rng,
+        dirs,
+        open: Vec::new(),
+        snapshots,
+        there: None,
+        has_crashed: false,
+        number: 0,
+        history,
+        tally,
+    };
     run.run();
-    let Run { fs, history, .. } = run;
+    let Run { fs, history, has_crashed, .. } = run;
     tally.seeds += 1;
+    if has_crashed {
+        return;
+    }
     fs.close().unwrap();
     let report = open(&env).check(&mut |_| ()).unwrap();
     assert_eq!(report.findings, [], "seed {seed} after another mount; it had done {history:#?}");
@@ -635,9 +843,11 @@ fn run(seed: u64, tally: &mut Tally) {
 fn commits_that_are_each_right_leave_a_tree_that_is() {
     let mut tally = Tally::default();
     (0..SEEDS).for_each(|seed| run(seed, &mut tally));
-    let Tally { moved_dirs, commits, compared, conflicts, rollbacks, .. } = tally;
+    let Tally { moved_dirs, commits, compared, conflicts, rollbacks, received, crashes, .. } =
+        tally;
     let least = moved_dirs.min(commits).min(compared).min(conflicts);
-    assert!(least > SEEDS / 2 && rollbacks > 0, "{tally:?}");
+    let rare = rollbacks.min(received).min(crashes);
+    assert!(least > SEEDS / 2 && rare > 0, "{tally:?}");
 }
 
 #[test]
