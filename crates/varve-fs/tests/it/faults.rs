@@ -134,7 +134,7 @@ impl<'a> Run<'a> {
     }
 
     fn reached(&self, killed: bool) -> Reached {
-        Reached { steps: self.clock.steps(), killed, stale: false, failed: true }
+        Reached { steps: self.clock.steps(), killed, failed: true, ..Reached::default() }
     }
 
     /// Everything acknowledged can be read, now and after opening again in any way.

@@ -265,7 +265,7 @@ fn explore_disk(
     sum.refused += script.steps.iter().filter(|step| matches!(step, Step::Refused(_))).count();
     sum.runs += 1;
     let (cuts, only, left_out, threads) = (1, None, Vec::new(), 2);
-    let exploration = Exploration { cuts, stride, only, left_out, threads };
+    let exploration = Exploration { cuts, storage_cuts: 0, stride, only, left_out, threads };
     let tally = explore(disk, &script, &exploration).map_err(|violation| {
         let Violation { point, image, what, .. } = violation;
         told(format!("point {point}, image {image:?}: {what}"))

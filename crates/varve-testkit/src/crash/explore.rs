@@ -67,6 +67,8 @@ pub trait Subject: Sync {
 pub struct Exploration {
     /// Seeded power cuts per point, of each kind, beside the fixed images.
     pub cuts: u64,
+    /// Seeded cuts per point of the power of the storage alone.
+    pub storage_cuts: u64,
     /// Every so many points one is explored.
     pub stride: u64,
     /// Only this point and image.
@@ -279,7 +281,13 @@ impl<S: Subject> Shared<'_, S> {
         if let Some((_, image)) = self.options.only {
             return vec![image];
         }
+        let storage = point.number * self.options.storage_cuts;
+        let storage = storage..storage + self.options.storage_cuts;
+        if self.options.cuts == 0 && !storage.is_empty() {
+            return storage.map(Image::Storage).collect();
+        }
         let mut images = vec![Image::Nothing, Image::All];
+        images.extend(storage.map(Image::Storage));
         let first = point.number * self.options.cuts;
         let seeds = first..first + self.options.cuts;
         images.extend(seeds.flat_map(|seed| [Image::Cut(seed), Image::Stale(seed)]));
@@ -315,8 +323,12 @@ impl<S: Subject> Check<'_, '_, S> {
             steps: self.point.clock.steps(),
             killed: self.image.is_kill(),
             stale: self.image.is_stale(),
+            unplugged: self.image.is_of_storage(),
             failed: false,
         };
+        if reached.unplugged {
+            return self.check_what_is_left(&fs, reached);
+        }
         let found = Found::read(&fs).map_err(|error| format!("read: {error}"))?;
         history.check(&found, &self.point.clock, reached)?;
         self.expect_sound(&fs)?;
@@ -329,6 +341,21 @@ impl<S: Subject> Check<'_, '_, S> {
             self.crash_again(&machine, reached)?;
         }
         Ok(())
+    }
+
+    /// Where large files may be lost, all else is right, a check tells that some are, and they can be removed.
+    fn check_what_is_left(&self, fs: &S::Fs, reached: Reached) -> Result<(), String> {
+        let left = Found::read_what_is_left(fs).map_err(|error| format!("read: {error}"))?;
+        self.shared.script.history.check(&left, &self.point.clock, reached)?;
+        let problems = self.shared.subject.problems(fs)?;
+        if problems.is_empty() != left.lost.is_empty() {
+            return Err(format!("{:?} are lost, and a check says: {problems:?}", left.lost));
+        }
+        for TreePath(names) in &left.lost {
+            remove(fs, names).map_err(|error| format!("remove what is lost: {error}"))?;
+        }
+        fs.sync().map_err(text)?;
+        Found::read(fs).map(drop).map_err(|error| format!("read again: {error}"))
     }
 
     fn expect_sound(&self, fs: &S::Fs) -> Result<(), String> {
@@ -375,6 +402,15 @@ fn check_usable<S: Subject>(
     again.tree.0.remove(&TreePath::default());
     let lines = before.differences(&again.tree, Times::Compare);
     if lines.is_empty() { Ok(()) } else { Err(format!("after a sync: {}", lines.join("\n  "))) }
+}
+
+fn remove(fs: &dyn Vfs, names: &[Vec<u8>]) -> Result<(), FsError> {
+    let Some((last, above)) = names.split_last() else { return Ok(()) };
+    let mut dir = InodeId::ROOT;
+    for name in above {
+        dir = fs.lookup(dir, FileName::new(name)?)?.attr.ino;
+    }
+    fs.unlink(dir, FileName::new(last)?)
 }
 
 fn write_probe(fs: &dyn Vfs) -> Result<(), FsError> {
@@ -451,7 +487,7 @@ mod tests {
             copies_percent: 0,
         };
         let (cuts, stride, only, left_out, threads) = (0, 1, None, Vec::new(), 2);
-        let exploration = Exploration { cuts, stride, only, left_out, threads };
+        let exploration = Exploration { cuts, storage_cuts: 0, stride, only, left_out, threads };
         let script = Script::new(7, &options).unwrap();
         let subject = Panics { is_opened: AtomicBool::new(false) };
         let violation = explore(&subject, &script, &exploration).unwrap_err();

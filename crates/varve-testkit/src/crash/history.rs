@@ -22,14 +22,14 @@
 //! - The storage may have a time that was set though a power cut took the row. That time hides when the last write was; as
 //!   ctime is left what the last row says that survived.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FileType, FsResult, Vfs};
 
 use super::clock::Clock;
-use crate::fsops::{NodeDump, Times, TreeDump, TreePath, read_all, tree_with};
+use crate::fsops::{NodeDump, Times, TreeDump, TreePath, read_all, tree_but, tree_with};
 use crate::model::ModelFs;
 
 /// Bytes compared at a time.
@@ -82,6 +82,8 @@ pub struct Reached {
     pub killed: bool,
     /// Old bytes of other files may stand where nothing was ever synced.
     pub stale: bool,
+    /// The storage alone lost its power, and nothing may tell that what was not synced of large files is lost.
+    pub unplugged: bool,
     /// Something failed before: the row of a large file may not claim what its last writer left.
     pub failed: bool,
 }
@@ -92,6 +94,8 @@ pub struct Found {
     /// The tree.
     pub tree: TreeDump,
     files: BTreeMap<TreePath, Vec<u8>>,
+    /// Regular files that cannot be read, which the tree has not.
+    pub lost: BTreeSet<TreePath>,
 }
 
 /// What was found, and the clock of the run.
@@ -105,7 +109,18 @@ impl Found {
     pub fn read(fs: &dyn Vfs) -> FsResult<Found> {
         let mut files = BTreeMap::new();
         let tree = tree_with(fs, &mut |path, _, bytes| drop(files.insert(path.clone(), bytes)))?;
-        Ok(Found { tree, files })
+        Ok(Found { tree, files, lost: BTreeSet::new() })
+    }
+
+    /// The same where regular files may be lost.
+    pub fn read_what_is_left(fs: &dyn Vfs) -> FsResult<Found> {
+        let (mut files, mut lost) = (BTreeMap::new(), BTreeSet::new());
+        let mut visit = |path: &TreePath, _, bytes| drop(files.insert(path.clone(), bytes));
+        let tree = tree_but(fs, &mut visit, &mut |path, _| {
+            lost.insert(path.clone());
+            Ok(())
+        })?;
+        Ok(Found { tree, files, lost })
     }
 }
 
@@ -206,9 +221,11 @@ impl History {
 
     /// The first state that may be found.
     pub fn least(&self, reached: Reached) -> usize {
-        if reached.killed {
-            return reached.steps;
-        }
+        if reached.killed { reached.steps } else { self.synced_rows(reached) }
+    }
+
+    /// The last state whose rows are durable.
+    fn synced_rows(&self, reached: Reached) -> usize {
         last_up_to(self.synced.iter().copied(), reached.steps).unwrap_or(0)
     }
 
@@ -239,12 +256,25 @@ impl History {
         let (state, found) = (&self.states[at], dated.found);
         let mut lines = Vec::new();
         for (path, node) in &state.tree.0 {
-            let Some(other) = found.tree.0.get(path) else {
-                lines.push(format!("{path} is missing"));
-                continue;
-            };
             let ino = state.inodes.get(path);
             let large = ino.and_then(|ino| self.bytes.get(ino)).filter(|bytes| bytes.is_large(at));
+            let Some(other) = found.tree.0.get(path) else {
+                let durable = self.synced_rows(reached);
+                let may_be_lost = large.is_some_and(|bytes| !bytes.is_durable(durable, reached));
+                if !(reached.unplugged && found.lost.contains(path) && may_be_lost) {
+                    lines.push(format!("{path} is missing"));
+                }
+                continue;
+            };
+            if reached.unplugged
+                && let Some(bytes) = large
+                && same_but_bytes(node, other)
+            {
+                let content = found.files.get(path).map(Vec::as_slice).unwrap_or_default();
+                let checked = bytes.check_unplugged(self.synced_rows(reached), content, reached);
+                lines.extend(checked.err().map(|error| format!("{path}: {error}")));
+                continue;
+            }
             match large {
                 Some(bytes) if same_but_bytes(node, other) => {
                     let content = found.files.get(path).map(Vec::as_slice).unwrap_or_default();
@@ -336,6 +366,24 @@ impl Bytes {
     fn version(&self, step: usize) -> Option<&Vec<u8>> {
         let before = self.versions.iter().rev().find(|(from, _)| *from <= step);
         before.map(|(_, content)| content.as_ref())
+    }
+
+    /// Whether it is as it was when it was synced last, while all rows were at `synced`.
+    fn is_durable(&self, synced: usize, reached: Reached) -> bool {
+        let base = self.base(synced, reached);
+        let is_later = |step: usize| step > base;
+        self.claimed.iter().any(|(row, _)| *row <= synced)
+            && !self.versions.iter().any(|(from, _)| is_later(*from))
+            && !self.ends.iter().any(|(step, _)| is_later(*step))
+    }
+
+    /// Checks the bytes of a large file where rows may claim bytes that are lost: those of a file that was changed since it was synced
+    /// may be anything that is left of it.
+    fn check_unplugged(&self, synced: usize, found: &[u8], reached: Reached) -> Result<(), String> {
+        if !self.is_durable(synced, reached) {
+            return Ok(());
+        }
+        self.check(synced, found, Reached { unplugged: false, ..reached })
     }
 
     fn base(&self, at: usize, reached: Reached) -> usize {

@@ -17,6 +17,8 @@ pub enum Image {
     Cut(u64),
     /// The same, with old bytes in sectors that were never written.
     Stale(u64),
+    /// The disk alone lost its power, and what this seed chooses survived; to the machine it is the same disk.
+    Storage(u64),
     /// The process went, and the machine stayed.
     Kill,
     /// The same within a write, of which there is what this seed chooses.
@@ -31,6 +33,7 @@ impl Image {
             Image::All => env.power_cut_keep_all(),
             Image::Cut(seed) => env.power_cut(seed),
             Image::Stale(seed) => env.power_cut_stale(seed),
+            Image::Storage(seed) => env.storage_cut(seed),
             Image::Kill => env.process_kill(),
             Image::KillWithin(seed) => env.process_kill_within(seed),
         }
@@ -39,6 +42,11 @@ impl Image {
     /// Whether only the process went.
     pub fn is_kill(self) -> bool {
         matches!(self, Image::Kill | Image::KillWithin(_))
+    }
+
+    /// Whether nothing but gaps tells that something was lost.
+    pub fn is_of_storage(self) -> bool {
+        matches!(self, Image::Storage(_))
     }
 
     /// Whether old bytes may stand where nothing was written.
@@ -54,6 +62,7 @@ impl fmt::Display for Image {
             Image::All => f.write_str("all"),
             Image::Cut(seed) => write!(f, "cut{seed}"),
             Image::Stale(seed) => write!(f, "stale{seed}"),
+            Image::Storage(seed) => write!(f, "storage{seed}"),
             Image::Kill => f.write_str("kill"),
             Image::KillWithin(seed) => write!(f, "within{seed}"),
         }
@@ -71,12 +80,14 @@ impl FromStr for Image {
             "kill" => Ok(Image::Kill),
             _ => {
                 let number = |name| text.strip_prefix(name).map(seed);
-                match (number("cut"), number("stale"), number("within")) {
-                    (Some(seed), ..) => seed.map(Image::Cut),
-                    (_, Some(seed), _) => seed.map(Image::Stale),
-                    (.., Some(seed)) => seed.map(Image::KillWithin),
-                    _ => Err(format!("no image is called {text}")),
-                }
+                let (cut, stale) = (number("cut"), number("stale"));
+                let (storage, within) = (number("storage"), number("within"));
+                let image = cut.map(|seed| seed.map(Image::Cut));
+                image
+                    .or_else(|| stale.map(|seed| seed.map(Image::Stale)))
+                    .or_else(|| storage.map(|seed| seed.map(Image::Storage)))
+                    .or_else(|| within.map(|seed| seed.map(Image::KillWithin)))
+                    .unwrap_or_else(|| Err(format!("no image is called {text}")))
             }
         }
     }
@@ -88,7 +99,7 @@ mod tests {
 
     #[test]
     fn names_come_back() {
-        let seeded = [Image::Cut(7), Image::Stale(0), Image::KillWithin(70)];
+        let seeded = [Image::Cut(7), Image::Stale(0), Image::Storage(9), Image::KillWithin(70)];
         for image in [Image::Nothing, Image::All, Image::Kill].into_iter().chain(seeded) {
             assert_eq!(image.to_string().parse(), Ok(image));
         }

@@ -20,4 +20,4 @@ pub use op::{Op, Slot, TreePath};
 pub use outcome::{Answer, AttrView, Listed, Outcome, Touched};
 pub(crate) use session::read_all;
 pub use session::{Session, pattern};
-pub use tree::{NodeDump, Times, TreeDump, tree, tree_with};
+pub use tree::{NodeDump, Times, TreeDump, tree, tree_but, tree_with};

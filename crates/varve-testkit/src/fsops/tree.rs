@@ -62,20 +62,38 @@ pub fn tree_with(
     fs: &dyn Vfs,
     visit: &mut dyn FnMut(&TreePath, InodeId, Vec<u8>),
 ) -> FsResult<TreeDump> {
+    tree_but(fs, visit, &mut |_, error| Err(error))
+}
+
+/// The same without the regular files that cannot be read, of which `lost` may have an error.
+pub fn tree_but(
+    fs: &dyn Vfs,
+    visit: &mut dyn FnMut(&TreePath, InodeId, Vec<u8>),
+    lost: &mut dyn FnMut(&TreePath, FsError) -> FsResult<()>,
+) -> FsResult<TreeDump> {
     let mut found = BTreeMap::new();
     let mut inos: HashMap<TreePath, InodeId> = HashMap::new();
     let mut waiting =
         vec![(TreePath::default(), InodeId::ROOT, InodeId::ROOT, FileType::Directory)];
     while let Some((path, parent, ino, listed)) = waiting.pop() {
-        let (mut node, content) = dump_node(fs, ino, parent)?;
+        let (mut node, content) = match dump_node(fs, ino, parent) {
+            Err(error) if listed == FileType::Regular => {
+                lost(&path, error)?;
+                continue;
+            }
+            dumped => dumped?,
+        };
         if node.kind == FileType::Regular {
             visit(&path, ino, content);
         }
         node.listed_kind_right = node.kind == listed;
         if node.kind == FileType::Directory {
             for (name, kind) in list(fs, ino)? {
-                let child = fs.lookup(ino, FileName::new(&name)?)?.attr.ino;
-                waiting.push((path.join(&name), ino, child, kind));
+                let below = path.join(&name);
+                match fs.lookup(ino, FileName::new(&name)?) {
+                    Err(error) if kind == FileType::Regular => lost(&below, error)?,
+                    entry => waiting.push((below, ino, entry?.attr.ino, kind)),
+                }
             }
         }
         inos.insert(path.clone(), ino);
