@@ -22,6 +22,7 @@ semantics!(
     view_places,
     transactions,
     transaction_conflicts,
+    transaction_rings,
     transaction_of_large_files,
     blocks_of_large_files,
     transaction_use,
@@ -315,6 +316,42 @@ fn transactions(place: &Place) {
     assert_eq!(names(&dir.join("b/deep")), ["renamed"]);
     checked(place);
     assert_eq!(names(&dir), ["a", "b", "changed", "kept", "linked", "new"]);
+}
+
+/// Directories that are moved into each other, in a transaction and outside, in two and in three: each move is right, and all of them
+/// together would cut them off the tree.
+fn transaction_rings(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    fn files_below(dir: &Path) -> usize {
+        let below = |path: PathBuf| if path.is_dir() { files_below(&path) } else { 1 };
+        names(dir).iter().map(|name| below(dir.join(name))).sum()
+    }
+    for (count, outside) in [(2, true), (2, false), (3, false)] {
+        let dir = place.dir();
+        let rings = format!("rings of {count}, {outside}");
+        let top = |n: usize| Path::new(&rings).join((n % count).to_string());
+        for n in 0..count {
+            fs::create_dir_all(dir.join(top(n))).unwrap();
+            fs::write(dir.join(top(n)).join("file"), "kept").unwrap();
+        }
+        let into_next = |view: &Path, n: usize| {
+            fs::rename(view.join(top(n)), view.join(top(n + 1)).join("moved")).unwrap();
+        };
+        let views: Vec<PathBuf> = (usize::from(outside)..count).map(|_| begin(&dir)).collect();
+        views.iter().enumerate().for_each(|(n, view)| into_next(view, n));
+        let (last, others) = views.split_last().unwrap();
+        others.iter().for_each(|view| commit(place, view));
+        if outside {
+            into_next(&dir, count - 1);
+        }
+        let refused = varve().args(["txn", "commit"]).arg(&dir).arg(id(last)).output().unwrap();
+        assert_eq!(refused.status.code(), Some(5), "{}", String::from_utf8_lossy(&refused.stderr));
+        run(varve().args(["txn", "abort"]).arg(&dir).arg(id(last)));
+        assert_eq!(names(&dir.join(&rings)).len(), 1);
+        assert_eq!(files_below(&dir.join(&rings)), count);
+    }
 }
 
 fn transaction_conflicts(place: &Place) {
