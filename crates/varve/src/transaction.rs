@@ -3,11 +3,13 @@
 //! ```text
 //! run: begin --> the same program, `txn enter`: a mount namespace of its own, the view bound over the directory, CMD
 //!        ^         | ends with 0: commit --> done
-//!        |         |                +-- it met others: abort, and again if there are retries left
+//!        |         |                +-- it met others, or had lost its locks: abort, and again if there are retries left
 //!        |         |                +-- refused otherwise: it stays open, for whoever makes room to commit it
-//!        |         | ends otherwise, after it gave way to others: as if it met others
+//!        |         | ends otherwise, after it gave way to others, or a call of it failed as they were in its way: as if it met others
 //!        +---------+ ends otherwise: abort
 //! ```
+//!
+//! What could not be aborted is named.
 
 mod words;
 
@@ -76,8 +78,9 @@ pub fn begin(dir: &Path, options: &TransactionOptions) -> Result<Begun> {
 }
 
 /// Runs `command` so that it sees a transaction at `dir`; gives its exit status. The transaction is committed if that is
-/// 0, and aborted otherwise. If others have changed what it changed, or it gave way to them, it is run again, `retries` times
-/// at most, with a higher priority each time. If its commit fails for another reason the transaction stays open.
+/// 0, and aborted otherwise. If others have changed what it changed, or are in the way of its commit, or it gave way to them, or
+/// they were in the way of a call of the program, which then failed, it is run again, `retries` times at most, with a higher
+/// priority each time. If its commit fails for another reason the transaction stays open.
 ///
 /// The program begins in the working directory if that lies in `dir`, else in `dir`. SIGTERM and SIGHUP go to it, too, and what becomes of it decides; but it is not run again.
 pub fn run(
@@ -101,25 +104,36 @@ pub fn run(
         }
         let Begun { id, path } = begin(&dir, &options)?;
         let abort = || store.ask(ViewRequest::Abort { id: id.clone() }).map(drop);
-        let status = run_in(&path, &dir, command, &passing).inspect_err(|_| drop(abort()))?;
+        // What went wrong before counts, and that the transaction is left.
+        let aborted_as = |error: Error| match abort() {
+            Ok(()) => error,
+            Err(reason) => still_open(&store, &dir, &id, error, &reason),
+        };
+        let status = run_in(&path, &dir, command, &passing).map_err(aborted_as)?;
         let error = if status == 0 {
             match store.ask(ViewRequest::Commit { id: id.clone() }) {
                 Ok(_) => return Ok(0),
                 Err(error) if error.status() == exit_status::CONFLICT => error,
-                Err(error) => return Err(not_committed(&store, &dir, &id, error)),
+                Err(error) => match met_others(&store, &id) {
+                    Ok(Some(Met { gave_way: true, .. })) => {
+                        error.with_status(exit_status::CONFLICT)
+                    }
+                    _ => return Err(not_committed(&store, &dir, &id, error)),
+                },
             }
         } else {
-            let Some(why) = gave_way(&store, &id).inspect_err(|_| drop(abort()))? else {
-                abort()?;
+            let Some(Met { why, .. }) = met_others(&store, &id).map_err(aborted_as)? else {
+                abort().map_err(|reason| {
+                    let text = format!("the program ended with {status}");
+                    still_open(&store, &dir, &id, Error::failed(text), &reason)
+                })?;
                 return Ok(status);
             };
-            let text =
-                format!("the program ended with {status}, as its transaction gave way: {why}");
+            let text = format!("the program ended with {status}, and {why}");
             Error::failed(text).with_status(exit_status::CONFLICT)
         };
         if let Err(reason) = abort() {
-            log::warn!("transaction {id} is not aborted: {}", reason.message());
-            return Err(error);
+            return Err(still_open(&store, &dir, &id, error, &reason));
         }
         if left == 0 || passing.came().is_some() {
             return Err(error.hint("nothing has changed; run it again, or use --retry"));
@@ -136,10 +150,36 @@ fn open(store: &Asked, id: &str) -> Result<Option<Value>> {
     Ok(told.cloned())
 }
 
-/// Why an open transaction has lost its locks, if it has.
-fn gave_way(store: &Asked, id: &str) -> Result<Option<String>> {
-    let told = open(store, id)?;
-    Ok(told.and_then(|txn| txn["gave_way"].as_str().map(str::to_owned)))
+/// Others were in the way of a transaction.
+struct Met {
+    /// So it has lost its locks. Else a call of it has failed.
+    gave_way: bool,
+    /// How, as the second half of a sentence.
+    why: String,
+}
+
+/// Whether others were in the way of an open transaction, so that a program in it may end otherwise if it is run again.
+fn met_others(store: &Asked, id: &str) -> Result<Option<Met>> {
+    let told = open(store, id)?.unwrap_or_default();
+    Ok(match told["gave_way"].as_str() {
+        Some(why) => Some(Met { gave_way: true, why: format!("its transaction gave way: {why}") }),
+        None if told["was_refused"] == true => {
+            let why = "a call of it had failed, as others had locked what it asked for, or were writing to it";
+            Some(Met { gave_way: false, why: why.to_owned() })
+        }
+        None => None,
+    })
+}
+
+/// Adds to `error` that the transaction could not be aborted for this `reason`, unless it is gone all the same.
+fn still_open(store: &Asked, dir: &Path, id: &str, error: Error, reason: &Error) -> Error {
+    if let Ok(None) = open(store, id) {
+        return error;
+    }
+    let (dir, reason) = (dir.display(), reason.message());
+    error.hint(format!(
+        "transaction {id} may still be open, as it could not be aborted ({reason}): `varve txn abort {dir} {id}` drops it"
+    ))
 }
 
 /// Adds to why a commit failed how to go on with the transaction, if there still is one.

@@ -314,6 +314,7 @@ pub(crate) fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error
             "not committed, as large files are open for writing:\n  {}",
             paths.join("\n  ")
         ))
+        .with_status(exit_status::CONFLICT)
         .hint("the transaction is still open: close them and commit again"),
         CommitError::OverLimits(trees) => Error::failed(format!(
             "not committed, as more would lie in directories than their limits allow:\n  {}",
@@ -331,8 +332,14 @@ pub(crate) fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error
             Error::failed(format!(
                 "not committed, as transaction {holders} has locked what it changed"
             ))
+            .with_status(exit_status::CONFLICT)
             .hint("it is still open: commit it again when that one has ended")
         }
+        CommitError::Failed(error @ (FsError::TryAgain | FsError::Busy)) => Error::failed(format!(
+            "not committed, as programs keep writing to large files that it changed or needs: {error}"
+        ))
+        .with_status(exit_status::CONFLICT)
+        .hint("it is still open: commit it again"),
         CommitError::Failed(FsError::NoSpace(text)) => Error::failed(format!("not committed: {text}"))
             .hint("the transaction is still open: make room and commit again"),
         CommitError::Unfinished(_, error) => Error::from(error),
@@ -466,6 +473,7 @@ fn described(txn: &Transaction, locks: &[TransactionLocks], dir: Option<&Path>) 
         told["locks"] = locks.locks.into();
         told["waits_for"] = locks.waits_for.clone().into();
         told["gave_way"] = locks.gave_way.clone().into();
+        told["was_refused"] = locks.was_refused.into();
     }
     told
 }
@@ -504,9 +512,41 @@ pub(crate) fn list_snapshots(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> 
 #[cfg(test)]
 mod tests {
     use varve_testkit::PATIENCE;
-    use varve_vfs::{Caller, OpenFlags};
+    use varve_vfs::{Blocked, Caller, OpenFlags};
 
     use super::*;
+
+    /// Who tried again where that helps could not tell by the status of some refusals.
+    #[test]
+    fn what_a_retry_cures_has_a_status_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        store::format(dir.path(), &varve_fs::FormatOptions::default()).unwrap();
+        let file_system = FileSystem::open(dir.path(), &MountOptions::default()).unwrap();
+        let fs = file_system.inner();
+        let blocked = || FsError::Blocked(Blocked { wait: 1, by: vec![2], released: 0 });
+        let cured = [
+            CommitError::Conflict(vec!["a".to_owned()]),
+            CommitError::InUse(vec!["a".to_owned()]),
+            CommitError::GaveWay("so".to_owned()),
+            CommitError::Failed(blocked()),
+            CommitError::Failed(FsError::TryAgain),
+            CommitError::Failed(FsError::Busy),
+        ];
+        let not = [
+            CommitError::OverLimits(vec!["a".to_owned()]),
+            CommitError::Failed(FsError::NoSpace("full".to_owned())),
+            CommitError::Failed(FsError::Storage("broken".to_owned())),
+            CommitError::Failed(FsError::NotFound),
+            CommitError::Unfinished(Committed::default(), FsError::Storage("broken".to_owned())),
+        ];
+        let cured = cured.into_iter().map(|error| (error, exit_status::CONFLICT));
+        for (error, status) in cured.chain(not.map(|error| (error, exit_status::FAILED))) {
+            let told = format!("{error:?}");
+            let error = not_committed(&fs, "7", error);
+            assert_eq!(error.status(), status, "{told}");
+            assert!(error.next_step().is_some() || status == exit_status::FAILED, "{told}");
+        }
+    }
 
     /// Who committed right after a close was refused now and then, as the kernel had not told of it.
     #[test]

@@ -14,7 +14,9 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use varve_engine::{BranchOptions, Db, Direction, SnapshotStore, Store, StoreError, StoreResult};
+use varve_engine::{
+    Branch, BranchOptions, Db, Direction, SnapshotStore, Store, StoreError, StoreResult,
+};
 use varve_env::Env;
 use varve_schema::RowKey;
 use varve_types::InodeId;
@@ -332,11 +334,28 @@ impl Sources {
         }
         for branch in self.db.branches() {
             let state = self.db.open_branch(branch.id).map_err(error::store)?;
-            if self.lends(source, &state)? {
+            let lends = match state.meets_locks() {
+                true => self.lends_beside(source, &state)?,
+                false => self.lends(source, &state)?,
+            };
+            if lends {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Whether a serializable transaction has something of its own that reads from the source of the epoch `source`. All else in it is
+    /// the main view's; to look there as it does would lock it, or fail once it has given way.
+    fn lends_beside(&self, source: InodeId, branch: &Branch) -> FsResult<bool> {
+        let mut lends = false;
+        let range = rows_from(RowKey::loan(source, InodeId::new(0)));
+        let walked = branch.changes_of(self.keyspaces.meta, &range, &mut |_, _, loan| {
+            lends |= loan.is_some();
+            !lends
+        });
+        walked.map_err(error::store)?;
+        Ok(lends)
     }
 
     /// Notes that a loan of `source` was returned. REQUIRES: that is committed.

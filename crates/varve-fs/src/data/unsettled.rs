@@ -115,7 +115,11 @@ impl VarveFs {
         // The commit of a serializable view brings up to date what it must.
         if self.serial.is_some() {
             self.not_again(&why);
-            log::warn!("the row of inode {ino} stays dirty: {why}");
+            match why {
+                // It is never committed.
+                FsError::GaveWay => log::debug!("the row of inode {ino} stays dirty: {why}"),
+                _ => log::warn!("the row of inode {ino} stays dirty: {why}"),
+            }
         } else if let Err(error) = self.settle_later(ino, &why) {
             log::warn!("the row of inode {ino} stays dirty: {why}; it is not tried again: {error}");
         }

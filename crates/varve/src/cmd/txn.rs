@@ -119,7 +119,8 @@ struct TellArguments {
 struct RunArguments {
     #[command(flatten)]
     how: HowArguments,
-    /// How often to run the program again if others have changed what it changed, or it gave way to them
+    /// How often to run the program again if others have changed what it changed, were in the way of its commit or of calls of a
+    /// program that failed, or it gave way to them
     #[arg(long, value_name = "N", default_value_t = 0)]
     retry: u32,
     /// The directory to work in, on a mount: the program sees the transaction there, all others what was before. It begins in

@@ -19,7 +19,7 @@ use varve_vfs::{FsError, FsResult};
 
 use super::turns::Deed;
 use super::views::{BeingEnded, ViewDesk, source_of};
-use crate::{Error, Result};
+use crate::{Error, Result, exit_status};
 
 /// Snapshots that stay attached though nobody uses them.
 const ATTACHED_MAX: usize = 64;
@@ -35,6 +35,18 @@ fn refuse_if(seen: std::io::Result<Option<Elsewhere>>) -> Result<()> {
         Err(Error::failed(seen.to_string())
             .hint("end what runs there, or unmount it there, and try again"))
     })
+}
+
+/// What is told of a view whose mapped memory could not be written.
+fn not_written(path: &Path, error: &std::io::Error) -> Error {
+    let failed = Error::io("sync", path, error);
+    match error.kind() {
+        // Others had locked it.
+        ErrorKind::ResourceBusy | ErrorKind::WouldBlock | ErrorKind::Deadlock => {
+            failed.with_status(exit_status::CONFLICT).hint("try again")
+        }
+        _ => failed,
+    }
 }
 
 impl ViewDesk {
@@ -271,7 +283,7 @@ impl ViewDesk {
                 Ok(()) => break,
                 // Renamed or closed meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound && look < LOOKS_MAX => {}
-                Err(error) => return Err(Error::io("sync", &place.path(), &error)),
+                Err(error) => return Err(not_written(&place.path(), &error)),
             }
         }
         Ok(Some(open))

@@ -35,7 +35,7 @@ use super::{Attached, Choices, mount_again, mount_options, session_options};
 use crate::socket::Places;
 use crate::transfer;
 use crate::views::{self, ViewRequest};
-use crate::{Error, Result};
+use crate::{Error, Result, exit_status};
 
 /// Why a transaction is not ended, or what of its commit is missing.
 pub(super) enum NotEnded {
@@ -251,7 +251,9 @@ impl ViewDesk {
                 let name = self.transaction(id);
                 self.commit(&name, None).map_err(|error| match error {
                     NotEnded::Refused(error) => views::not_committed(&self.fs, &name.name, error),
-                    NotEnded::ByAnother(being) => being.into(),
+                    NotEnded::ByAnother(being) => {
+                        Error::from(being).with_status(exit_status::CONFLICT)
+                    }
                     NotEnded::Failed(error) => error,
                 })?;
                 Ok(Value::Null)
@@ -357,7 +359,7 @@ impl ViewDesk {
         waits: Option<&Places>,
     ) -> std::result::Result<(), NotEnded> {
         self.fs.check_view(name).map_err(|error| NotEnded::Refused(error.into()))?;
-        let open = self.sync(name)?;
+        let open = self.sync(name).map_err(|error| self.not_synced(name, error))?;
         let done = views::commit(&self.fs, &name.name, open.as_deref(), waits);
         let Some(committed) = done.as_ref().map_or_else(CommitError::committed, Some) else {
             return done.map(drop).map_err(NotEnded::Refused);
@@ -372,6 +374,17 @@ impl ViewDesk {
             );
         }
         done.map(drop).map_err(NotEnded::Refused)
+    }
+
+    /// Why what programs have changed in the mapped memory of a transaction could not be written: all fails in one that has lost its
+    /// locks.
+    fn not_synced(&self, name: &ViewName, error: Error) -> NotEnded {
+        let all = self.fs.lock_status().unwrap_or_default();
+        let gave_way = all.into_iter().find(|locks| locks.id == name.name);
+        match gave_way.and_then(|locks| locks.gave_way) {
+            Some(why) => NotEnded::Refused(CommitError::GaveWay(why)),
+            None => NotEnded::Failed(error),
+        }
     }
 
     pub(super) fn told(&self, told: std::io::Result<()>) {

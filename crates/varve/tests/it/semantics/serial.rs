@@ -20,7 +20,10 @@ semantics!(
     serializable_interrupts,
     serializable_pairs,
     serializable_runs,
+    serializable_retries,
     serializable_large_files,
+    serializable_large_runs,
+    serializable_git,
     serializable_crashes
 );
 
@@ -285,6 +288,71 @@ fn serializable_runs(place: &Place) {
     assert_eq!(sums(place, "snapshot"), ["3", "3"]);
 }
 
+/// What a program met as an errno was its own matter: it was not run again, and a transaction without locks stayed open, which kept
+/// snapshots from being deleted.
+fn serializable_retries(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let _copied = with_namespaces();
+    let (dir, beside) = (place.dir(), place.dir().parent().unwrap().to_path_buf());
+    fs::write(dir.join("a"), "1").unwrap();
+    let listed = || -> Vec<String> {
+        let said = run(varve().args(["txn", "list"]).arg(&dir)).stdout;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        said.lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    };
+    let runs = |options: &[&str], script: &str| {
+        let mut command = varve();
+        command.args(["txn", "run", "--isolation", "serializable"]).args(options).arg(&dir);
+        command.args(["--", "sh", "-c", script]).current_dir(&dir);
+        command.output().unwrap()
+    };
+    let holder = Txn::begin(&dir, &[]);
+    fs::write(holder.path.join("a"), "2").unwrap();
+    for (options, script, why) in [
+        (&["--lock-timeout", "0.1"], "cat a", "a call of it had failed"),
+        (&["--on-conflict", "fail"], "cat a", "a call of it had failed"),
+        (&["--on-conflict", "restart"], "cat a", "its transaction gave way"),
+        (&["--on-conflict", "restart"], "cat a; true", "as it gave way"),
+    ] {
+        let output = runs(options, script);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(5), "{options:?}, {script}: {said}");
+        assert!(said.contains(why) && said.contains("--retry"), "{options:?}, {script}: {said}");
+        assert_eq!(listed(), [holder.id()], "{options:?}, {script}");
+    }
+    let output = runs(&["--lock-timeout", "0.1"], "exit 7");
+    assert_eq!(output.status.code(), Some(7), "it met nobody");
+    for how in ["--lock-timeout=0.1", "--on-conflict=fail", "--on-conflict=restart"] {
+        let holder = Txn::begin(&dir, &[]);
+        fs::write(holder.path.join("b"), how).unwrap();
+        let ran = beside.join("ran");
+        let script = format!("echo x >> {}; cat b", ran.display());
+        let commit = beside_when(ran.clone(), move || holder.commit());
+        let output = runs(&["--retry", "1000000", how], &script);
+        commit.join().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{how}: {said}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).lines().last(), Some(how));
+        fs::remove_file(ran).unwrap();
+    }
+    run(varve().args(["snapshot", "create"]).arg(&dir).arg("kept"));
+    let lost = Txn::begin(&dir, &["--on-conflict", "restart"]);
+    refused_io(fs::read(lost.path.join("a")).map(drop), Errno::DEADLK);
+    run(varve().args(["snapshot", "delete"]).arg(&dir).arg("kept"));
+    assert!(lost.end("abort").status.success());
+    holder.commit();
+}
+
+/// Does `work` beside, once there is `path`.
+fn beside_when(path: PathBuf, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    beside(move || {
+        eventually("it is there", || path.exists());
+        work();
+    })
+}
+
 fn serializable_large_files(place: &Place) {
     if !place.is_varve() {
         return;
@@ -308,6 +376,102 @@ fn serializable_large_files(place: &Place) {
     waits.join().unwrap().unwrap();
     assert_eq!(fs::read(dir.join("large")).unwrap(), pattern(3, LARGE));
     sizes_of_what_was_written_elsewhere(&dir);
+}
+
+/// Runs so many programs at once, each of which runs `script` so many times in transactions of its own.
+fn loops(dir: &Path, (programs, times): (usize, usize), script: fn(usize, usize) -> String) {
+    let started: Vec<_> = (0..programs)
+        .map(|program| {
+            let dir = dir.to_path_buf();
+            beside(move || {
+                for time in 0..times {
+                    let mut command = varve();
+                    command.args(["txn", "run", "--retry", "1000", "--isolation", "serializable"]);
+                    command.arg(&dir).args(["--", "sh", "-ec", &script(program, time)]);
+                    run(command.current_dir(&dir));
+                }
+            })
+        })
+        .collect();
+    started.into_iter().for_each(|program| program.join().unwrap());
+}
+
+/// Counters and amounts in large files lost what others had added.
+fn serializable_large_runs(place: &Place) {
+    if !place.is_varve() {
+        return;
+    }
+    let _copied = with_namespaces();
+    let dir = place.dir();
+    let counters = ["inplace", "replaced", "mapped", "from", "to"];
+    for name in counters {
+        fs::write(dir.join(name), [&b"00001000"[..], &pattern(1, LARGE)].concat()).unwrap();
+    }
+    fs::write(dir.join("appended"), pattern(1, LARGE)).unwrap();
+    loops(&dir, (4, 4), |program, time| {
+        let mapped = "import mmap; f = open('mapped', 'r+b'); m = mmap.mmap(f.fileno(), 0); \
+                      m[:8] = b'%08d' % (int(m[:8]) + 1); m.flush(); m.close(); f.close()";
+        let mapped = if there_is("python3") {
+            format!("python3 -c \"{mapped}\"")
+        } else {
+            "add mapped 1".to_owned()
+        };
+        format!(
+            "sum() {{ expr $(head -c 8 $1) + $2; }}; \
+             add() {{ n=$(sum $1 $2); printf %08d $n | dd of=$1 conv=notrunc status=none; }}; \
+             add inplace 1; \
+             n=$(sum replaced 1); {{ printf %08d $n; tail -c +9 replaced; }} > new; mv new replaced; \
+             {mapped}; \
+             add from -{program}; add to {program}; \
+             echo {program}.{time} >> appended"
+        )
+    });
+    let value = |name: &str| {
+        let bytes = fs::read(dir.join(name)).unwrap();
+        assert!(bytes[8..] == pattern(1, LARGE), "{name}");
+        String::from_utf8_lossy(&bytes[..8]).parse::<u64>().unwrap()
+    };
+    // 4 times 0 + 1 + 2 + 3.
+    assert_eq!(counters.map(value), [1016, 1016, 1016, 976, 1024]);
+    let appended = fs::read(dir.join("appended")).unwrap();
+    let lines = String::from_utf8_lossy(&appended[LARGE..]).into_owned();
+    let mut lines: Vec<&str> = lines.lines().collect();
+    lines.sort_unstable();
+    let all = (0..4).flat_map(|program| (0..4).map(move |time| format!("{program}.{time}")));
+    assert_eq!(lines, all.collect::<Vec<_>>());
+}
+
+/// Commits to a repository with a large index that met each other got lost.
+fn serializable_git(place: &Place) {
+    if !place.is_varve() || !there_is("git") {
+        return;
+    }
+    let _copied = with_namespaces();
+    let repository = place.dir().join("repository");
+    fs::create_dir(&repository).unwrap();
+    for n in 0..1500 {
+        fs::write(repository.join(format!("file{n}")), n.to_string()).unwrap();
+    }
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        let output = run(git.arg("-C").arg(&repository).args(arguments));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    git(&["init", "-q"]);
+    for (key, value) in [("user.name", "v"), ("user.email", "v@example.com"), ("gc.auto", "0")] {
+        git(&["config", key, value]);
+    }
+    git(&["add", "."]);
+    git(&["commit", "-qm", "all"]);
+    assert!(fs::metadata(repository.join(".git/index")).unwrap().len() > 70_000);
+    loops(&place.dir(), (4, 3), |program, time| {
+        let made = format!("made{program}.{time}");
+        format!("cd repository; echo {made} > {made}; git add {made}; git commit -qm {made}")
+    });
+    assert_eq!(git(&["rev-list", "--count", "HEAD"]).trim(), "13");
+    assert_eq!(git(&["status", "--porcelain"]), "");
+    git(&["fsck", "--strict"]);
+    assert_eq!(git(&["ls-files", "made*"]).lines().count(), 12);
 }
 
 /// A transaction kept for ever the size that it had seen of a large file while that was being written in the main view: what was
