@@ -10,7 +10,9 @@
 //!    [`HINTED_IDS`] ids; hints of the last [`HINTED_RUNS`] searches are kept.
 //!
 //! A place is believed when the inode is found there under the lock of the row. So a search costs what a listing of all directories
-//! does, about a second for a million files, and one search goes on at a time. Whoever calls this must expect that.
+//! does, 0.14 seconds of a CPU for a million files (`examples/by_number.rs`), and one search goes on at a time. Of a file that is not found
+//! nothing is kept: it may be one of a clone whose directory is yet to be unfolded, so each try is a search. Whoever calls this must
+//! expect that.
 
 use std::collections::{HashMap, VecDeque};
 
