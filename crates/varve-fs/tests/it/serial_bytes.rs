@@ -434,34 +434,7 @@ impl Schedule<'_> {
                 gone.push(other);
             }
         }
-        let open = &self.open[at];
-        let mut goes_on = true;
-        match committed {
-            Ok(_) => {
-                self.counts.commits += 1;
-                self.committed.push(open.history.clone());
-                let name = open.name.name.clone();
-                assert!(self.fs.transaction(&name).is_err());
-                // Ended already.
-                gone.push(at);
-            }
-            Err(CommitError::Conflict(paths)) => {
-                let serializable = self.fs.lock_status().unwrap();
-                let takes_locks = serializable.iter().any(|locks| locks.id == open.name.name);
-                assert!(!takes_locks, "a serializable one is refused by nobody: {paths:?}");
-                self.counts.conflicts += 1;
-                gone.push(at);
-            }
-            Err(CommitError::GaveWay(_)) => {
-                self.counts.gave_way += 1;
-                gone.push(at);
-            }
-            Err(CommitError::Failed(FsError::Blocked(_))) => {
-                self.counts.plain_blocked += 1;
-                goes_on = false;
-            }
-            Err(error) => panic!("{error:?}"),
-        }
+        let goes_on = self.ended(at, committed.map(drop), &mut gone);
         gone.sort_unstable();
         for at in gone.into_iter().rev() {
             let open = self.open.swap_remove(at);
@@ -471,6 +444,47 @@ impl Schedule<'_> {
             }
         }
         goes_on
+    }
+
+    /// Takes down what came of a commit; false if it waits. Who is at an end is added to those that are `gone`.
+    fn ended(&mut self, at: usize, ended: Result<(), CommitError>, gone: &mut Vec<usize>) -> bool {
+        let open = &self.open[at];
+        match ended {
+            Ok(()) => {
+                self.counts.commits += 1;
+                self.committed.push(open.history.clone());
+                assert!(self.fs.transaction(&open.name.name).is_err());
+            }
+            Err(CommitError::Conflict(paths)) => {
+                let serializable = self.fs.lock_status().unwrap();
+                let takes_locks = serializable.iter().any(|locks| locks.id == open.name.name);
+                assert!(!takes_locks, "a serializable one is refused by nobody: {paths:?}");
+                self.counts.conflicts += 1;
+            }
+            Err(CommitError::GaveWay(_)) => self.counts.gave_way += 1,
+            Err(CommitError::Failed(FsError::Blocked(_))) => {
+                self.counts.plain_blocked += 1;
+                return false;
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+        gone.push(at);
+        true
+    }
+
+    /// What was committed, for who reads of a failure.
+    fn told(&self) -> String {
+        let lines = self.committed.iter().map(|history| {
+            let acts = history.acts.iter().map(|(act, found)| match found {
+                Found::Bytes(Some(bytes)) => {
+                    let (len, last) = (bytes.len(), bytes.last());
+                    format!("{act:?}: {len} of {} and {last:?}; ", amount(bytes))
+                }
+                found => format!("{act:?}: {found:?}; "),
+            });
+            acts.collect::<String>() + "\n"
+        });
+        lines.collect()
     }
 
     fn plain(&mut self, next: Act) {
@@ -575,24 +589,7 @@ fn schedules(seeds: std::ops::Range<u64>, kinds: Kinds) -> Counts {
         }
         schedule.finish(&mut rng);
         let is_serial = schedule.is_serial();
-        let told = || -> String {
-            let lines = schedule.committed.iter().map(|history| {
-                let acts = history.acts.iter().map(|(act, found)| match found {
-                    Found::Bytes(Some(bytes)) => {
-                        format!(
-                            "{act:?}: {} of {} and {:?}; ",
-                            bytes.len(),
-                            amount(bytes),
-                            bytes.last()
-                        )
-                    }
-                    found => format!("{act:?}: {found:?}; "),
-                });
-                acts.collect::<String>() + "\n"
-            });
-            lines.collect()
-        };
-        assert!(is_serial || kinds == Kinds::Mistaken, "seed {seed}: {}", told());
+        assert!(is_serial || kinds == Kinds::Mistaken, "seed {seed}: {}", schedule.told());
         schedule.counts.histories += 1;
         schedule.counts.not_serial += u64::from(!is_serial);
     }
