@@ -42,7 +42,8 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let Some((head, changes)) = data.split_at_checked(CHANGE_BYTES) else { return };
     let kind = if head[0] & 1 == 0 { OverlayKind::Kept } else { OverlayKind::Written };
     let (base_len, salt) = (word(&head[1..9]), word(&head[9..]));
-    let header = OverlayHeader { kind, salt, base_len, modified: Timestamp::default() };
+    let modified = Timestamp::default();
+    let header = OverlayHeader { kind, salt, base_len, modified, is_covering: false };
     if !header.has_room() {
         return;
     }

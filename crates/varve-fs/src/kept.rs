@@ -22,6 +22,16 @@
 //! 5. When a view ends, what is kept at its epoch goes to that of the view before it, which may need it, block by block
 //!    where that has none of its own ([`Kept::end`]). From the beginning of the end on nothing is kept for it.
 //!
+//! 6. A file that is gone would let the bytes of later be seen. So each has a *mark* beside it, once its name is durable ([`Kept::mark`]):
+//!    where a view misses one that its mark says is there, reading fails, and nothing is kept in its place ([`Kept::is_lost`]).
+//!
+//! ```text
+//! kept/E/K/J/I.mark         kept/E/K/J/I is there; its length, if it can be read
+//! kept/E/K/J/I.blocks-mark  kept/E/K/J/I.blocks is there
+//! ```
+//!
+//! Marks are not synced: without one nothing is noticed, no more. Those of views that have ended say nothing, as what they mark moves on.
+//!
 //! Lock order: `writing`, `keeping`, `epochs`, those of overlays.
 //!
 //! Source: the deadlists of ZFS (`dsl_deadlist.c`) for 5; KVFS, thesis section 3.3, keeps whole tables instead.
@@ -30,6 +40,7 @@ mod changes;
 mod durable;
 mod ending;
 mod files;
+mod marks;
 mod stack;
 
 use std::collections::{BTreeSet, HashSet};
@@ -47,6 +58,7 @@ use varve_types::InodeId;
 use crate::objects::{begun_path, object_path};
 use crate::overlay::{FileBase, Overlay, Overlays, blocks_path};
 pub(crate) use files::{copy_file, create_dirs_between, exists, remove_tree};
+pub(crate) use marks::{MARK_BYTES, decode_mark, marked_by};
 use stack::Stack;
 
 /// The kept versions of a store's objects.
@@ -68,6 +80,8 @@ pub(crate) struct Kept {
     /// Overlays that are durable as far as they go and whole objects, both with their names; and directories all names in which are.
     /// Of others that is not known.
     durable: Mutex<HashSet<PathBuf>>,
+    /// Files whose names are not durable yet, so that they have no mark.
+    unmarked: Mutex<BTreeSet<PathBuf>>,
     /// The storage below may share room between copies.
     shares: AtomicBool,
 }
@@ -104,6 +118,7 @@ impl Kept {
             writing: RwLock::default(),
             keeping: Mutex::default(),
             durable: Mutex::default(),
+            unmarked: Mutex::default(),
             shares: AtomicBool::new(true),
         }
     }
@@ -187,7 +202,7 @@ impl Kept {
         let path = self.path(newest, ino);
         let blocks = blocks_path(&path);
         if self.is_durable(&blocks)
-            && let Some(overlay) = self.overlays.get(&blocks)?
+            && let Some(overlay) = unless_damaged(self.overlays.get(&blocks))?
             && overlay.owns(bytes)
         {
             if overlay.has_keepers() {
@@ -195,7 +210,8 @@ impl Kept {
             }
             return Ok(());
         }
-        let Some(overlay) = self.version(newest, ino, object)? else { return Ok(()) };
+        let version = unless_damaged(self.version(newest, ino, object))?;
+        let Some(overlay) = version else { return Ok(()) };
         self.keep_in(&path, &overlay, |overlay| overlay.keep(&FileBase(object), bytes))
     }
 
@@ -204,7 +220,7 @@ impl Kept {
         drop(self.epochs.write());
     }
 
-    /// The overlay at an epoch, which is begun if there is none; `None` if all of the object is kept there.
+    /// The overlay at an epoch, which is begun if there is none; `None` if all of the object is kept there, or what was kept is lost.
     fn version(
         &self,
         newest: InodeId,
@@ -220,6 +236,9 @@ impl Kept {
             self.rely_on(&path, &begun)?;
             return Ok(Some(begun));
         }
+        if self.is_lost(newest, ino, false)? {
+            return Ok(None);
+        }
         self.create_dirs(&path)?;
         if self.share(object, &path)? {
             return Ok(None);
@@ -228,6 +247,7 @@ impl Kept {
         let blocks = blocks_path(&path);
         let begun = self.overlays.create(&blocks, OverlayKind::Kept, &stat)?;
         self.name(&blocks).inspect_err(|_| drop(self.overlays.remove(&blocks)))?;
+        self.mark(&blocks);
         Ok(Some(begun))
     }
 
@@ -271,6 +291,7 @@ impl Kept {
         self.env.rename(begun, path)?;
         // What may stay without its name is none: nothing has changed yet.
         self.name(path).inspect_err(|_| drop(self.env.remove_file(path)))?;
+        self.mark(path);
         self.wait_for_readers();
         Ok(())
     }
@@ -302,15 +323,21 @@ impl Kept {
         let path = self.path(newest, ino);
         let blocks = blocks_path(&path);
         let seen = Stack { blocks: &later.blocks, bottom: object };
-        let overlay = match self.overlays.get(&blocks)? {
+        let overlay = match self.overlays.get(&blocks) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(()),
+            overlay => overlay?,
+        };
+        let overlay = match overlay {
             Some(overlay) => {
                 self.rely_on(&path, &overlay)?;
                 overlay
             }
+            None if self.is_lost(newest, ino, false)? => return Ok(()),
             None => {
                 self.create_dirs(&path)?;
                 unsynced.extend(self.dirs_of(&path));
                 self.doubt_name(&blocks);
+                self.mark_later(&blocks);
                 self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?
             }
         };
@@ -323,7 +350,7 @@ impl Kept {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(true) };
         let _keeping = self.keeping.lock();
-        if self.settled_all(newest, ino)? {
+        if self.settled_all(newest, ino)? || self.is_lost(newest, ino, true)? {
             return Ok(true);
         }
         let path = self.path(newest, ino);
@@ -337,7 +364,7 @@ impl Kept {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(()) };
         let _keeping = self.keeping.lock();
-        if self.settled_all(newest, ino)? {
+        if self.settled_all(newest, ino)? || self.is_lost(newest, ino, true)? {
             return Ok(());
         }
         let original = match self.env.open(object, OpenMode::Read) {
@@ -380,6 +407,7 @@ impl Kept {
             moved => moved?,
         }
         unsynced.extend(self.dirs_of(&path));
+        self.mark_later(&path);
         Ok(true)
     }
 
@@ -387,7 +415,7 @@ impl Kept {
     fn layers(&self, epochs: &Epochs, from: u64, ino: InodeId) -> io::Result<Layers> {
         let mut layers = Layers::default();
         for epoch in epochs.all.range(InodeId::new(from)..) {
-            let Layers { blocks, all } = self.layers_at(*epoch, ino)?;
+            let Layers { blocks, all } = self.layers_at(epochs, *epoch, ino)?;
             layers.blocks.extend(blocks);
             if all.is_some() {
                 layers.all = all;
@@ -398,12 +426,19 @@ impl Kept {
     }
 
     /// The versions of an object at one epoch.
-    fn layers_at(&self, epoch: InodeId, ino: InodeId) -> io::Result<Layers> {
-        let blocks = self.blocks(epoch, ino)?.into_iter().collect();
+    fn layers_at(&self, epochs: &Epochs, epoch: InodeId, ino: InodeId) -> io::Result<Layers> {
+        let blocks: Vec<_> = self.blocks(epoch, ino)?.into_iter().collect();
         let all = match self.env.open(&self.path(epoch, ino), OpenMode::Read) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             all => Some(all?),
         };
+        let path = self.path(epoch, ino);
+        for (is_there, path) in [(!blocks.is_empty(), blocks_path(&path)), (all.is_some(), path)] {
+            if !is_there && epochs.is_live(epoch) && self.is_marked(&path)? {
+                let text = format!("{} is gone; run `varve fsck`", path.display());
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+        }
         Ok(Layers { blocks, all })
     }
 
@@ -429,6 +464,17 @@ impl Kept {
             true => with(bottom.as_ref()),
             false => with(&Stack { blocks: &blocks, bottom: bottom.as_ref() }),
         }
+    }
+}
+
+/// Without one that is damaged: views cannot read it whatever happens, and the main view has to go on.
+fn unless_damaged(found: io::Result<Option<Arc<Overlay>>>) -> io::Result<Option<Arc<Overlay>>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            log::error!("a snapshot or transaction lost what was kept for it: {error}");
+            Ok(None)
+        }
+        found => found,
     }
 }
 

@@ -436,14 +436,15 @@ impl Objects {
             }
         }
         // What is kept has its new name before it loses the old one.
-        for dir in kept.into_iter().rev().chain(dirs) {
-            match self.env.sync_dir(&dir) {
+        let sync = || {
+            kept.iter().rev().chain(&dirs).try_for_each(|dir| match self.env.sync_dir(dir) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(error::object("sync", &dir, error));
+                    Err(error::object("sync", dir, error))
                 }
-                _ => {}
-            }
-        }
+                _ => Ok(()),
+            })
+        };
+        self.kept().map_or_else(sync, |versions| versions.marking(&kept, sync))?;
         Ok(left)
     }
 

@@ -11,6 +11,9 @@
 //! header, zeros after it
 //! | magic u64 | version u32 | kind u32 | salt u64 | data_start u64 | base_len u64 | secs i64 | nanos u32 | crc u32 |
 //!
+//!     version 1  the file may end before its own blocks do, where they end with zeros
+//!     version 2  it does not, so that one that does was cut
+//!
 //! slot, zeros after it
 //! | turn u64 | records u64 | zero u32 | crc u32 |
 //!
@@ -40,7 +43,10 @@ pub const RECORDS_START: u64 = 12_288;
 pub const RECORD_BYTES: usize = 32;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VarvOvl\x01");
+/// Of a file that may end before its own blocks do.
 const VERSION: u32 = 1;
+/// Of one that does not.
+const VERSION_COVERING: u32 = 2;
 const HEADER_BYTES: usize = 56;
 const SLOT_BYTES: usize = 24;
 const OWN: u32 = 1;
@@ -72,6 +78,8 @@ pub struct OverlayHeader {
     pub base_len: u64,
     /// The time of the last change of the base's bytes then.
     pub modified: Timestamp,
+    /// The file reaches as far as its own blocks that records count.
+    pub is_covering: bool,
 }
 
 impl OverlayHeader {
@@ -102,7 +110,8 @@ impl OverlayHeader {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(PAGE_BYTES);
         out.extend_from_slice(&MAGIC.to_le_bytes());
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        let version = if self.is_covering { VERSION_COVERING } else { VERSION };
+        out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&(self.kind as u32).to_le_bytes());
         out.extend_from_slice(&self.salt.to_le_bytes());
         out.extend_from_slice(&self.data_start().to_le_bytes());
@@ -126,9 +135,11 @@ impl OverlayHeader {
         if crc32c::crc32c(&fields[..crc_at]) != half(fields, crc_at) {
             return Err(OverlayError("the checksum does not fit the header"));
         }
-        if half(fields, 8) != VERSION {
-            return Err(OverlayError("an unknown version; use a newer varve"));
-        }
+        let is_covering = match half(fields, 8) {
+            VERSION => false,
+            VERSION_COVERING => true,
+            _ => return Err(OverlayError("an unknown version; use a newer varve")),
+        };
         if rest.iter().any(|byte| *byte != 0) {
             return Err(OverlayError("something stands after the header"));
         }
@@ -139,8 +150,13 @@ impl OverlayHeader {
         };
         let modified = Timestamp::new(word(fields, 40) as i64, half(fields, 48));
         let modified = modified.ok_or(OverlayError("a time that is none"))?;
-        let header =
-            OverlayHeader { kind, salt: word(fields, 16), base_len: word(fields, 32), modified };
+        let header = OverlayHeader {
+            kind,
+            salt: word(fields, 16),
+            base_len: word(fields, 32),
+            modified,
+            is_covering,
+        };
         if !header.has_room() || header.data_start() != word(fields, 24) {
             return Err(OverlayError("lengths that contradict each other"));
         }
@@ -287,12 +303,15 @@ mod tests {
 
     fn header() -> OverlayHeader {
         let modified = Timestamp::new(1_700_000_000, 5).unwrap_or_default();
-        OverlayHeader { kind: OverlayKind::Kept, salt: 7, base_len: 10 << 30, modified }
+        let (kind, is_covering) = (OverlayKind::Kept, true);
+        OverlayHeader { kind, salt: 7, base_len: 10 << 30, modified, is_covering }
     }
 
     #[test]
     fn the_parts_come_back() {
         let header = header();
+        let old = OverlayHeader { is_covering: false, ..header };
+        assert_eq!(OverlayHeader::decode(&old.encode()), Ok(old));
         assert_eq!(OverlayHeader::decode(&header.encode()), Ok(header));
         assert_eq!(header.data_start() % BLOCK_BYTES, 0);
         let slot = OverlaySlot { turn: 5, records: 99 };

@@ -217,8 +217,8 @@ pub enum Finding {
     #[error("dictionary {name} was dropped; the next mount finishes this")]
     DictionaryGoing { name: String },
     /// Blocks of a large file in a view of which is not known which they are.
-    #[error("{detail}; the snapshot or transaction can only be deleted or aborted")]
-    DamagedOverlay { path: String, detail: String },
+    #[error("{detail}; {seen} cannot be read in {view}, which can only be deleted or aborted")]
+    DamagedOverlay { path: String, detail: String, view: String, seen: String },
     /// A file among the objects that is none.
     #[error("{path} is not an object file")]
     StrayFile { path: String },

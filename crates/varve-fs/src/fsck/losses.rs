@@ -129,37 +129,45 @@ impl Check<'_> {
     }
 
     fn path_of_dir(&self, dir: InodeId) -> FsResult<String> {
-        let (mut names, mut at) = (Vec::new(), dir);
-        while at != InodeId::ROOT {
-            match self.name_of_dir(at)?.filter(|_| names.len() < DEPTH_MAX) {
-                Some((name, parent)) => {
-                    names.push(name);
-                    at = parent;
-                }
-                None => {
-                    names.push(format!("#{at}"));
-                    break;
-                }
-            }
-        }
-        let is_rooted = at == InodeId::ROOT;
-        names.reverse();
-        Ok(if is_rooted { format!("/{}", names.join("/")) } else { names.join("/") })
-    }
-
-    /// The name of a directory and the one that holds it.
-    fn name_of_dir(&self, dir: InodeId) -> FsResult<Option<(String, InodeId)>> {
-        let get = |key: RowKey| -> FsResult<Option<Bytes>> {
+        let get = |key: RowKey| {
             self.snapshot.get(self.volume.meta, &key.to_bytes()).map_err(error::store)
         };
-        let row = get(RowKey::inode(dir))?.and_then(|row| decode_inode_row(&row).ok());
-        let Some(Content::Directory(info)) = row.map(|inode| inode.content) else {
-            return Ok(None);
-        };
-        let Some(suffix) = info.suffix else { return Ok(None) };
-        let row = get(RowKey::entry(info.parent, suffix))?;
-        let row = row.and_then(|row| EntryRow::decode(&row).ok()).unwrap_or_default();
-        let named = row.names().iter().find(|named| named.body.ino() == dir);
-        Ok(named.map(|named| (printable(&named.name), info.parent)))
+        path_of_dir_in(&get, dir)
     }
+}
+
+/// Gives a row of names and inodes.
+type Get<'a> = &'a dyn Fn(RowKey) -> FsResult<Option<Bytes>>;
+
+/// The path of a directory in the tree whose rows `get` gives.
+pub(super) fn path_of_dir_in(get: Get<'_>, dir: InodeId) -> FsResult<String> {
+    let (mut names, mut at) = (Vec::new(), dir);
+    while at != InodeId::ROOT {
+        match name_of_dir(get, at)?.filter(|_| names.len() < DEPTH_MAX) {
+            Some((name, parent)) => {
+                names.push(name);
+                at = parent;
+            }
+            None => {
+                names.push(format!("#{at}"));
+                break;
+            }
+        }
+    }
+    let is_rooted = at == InodeId::ROOT;
+    names.reverse();
+    Ok(if is_rooted { format!("/{}", names.join("/")) } else { names.join("/") })
+}
+
+/// The name of a directory and the one that holds it.
+fn name_of_dir(get: Get<'_>, dir: InodeId) -> FsResult<Option<(String, InodeId)>> {
+    let row = get(RowKey::inode(dir))?.and_then(|row| decode_inode_row(&row).ok());
+    let Some(Content::Directory(info)) = row.map(|inode| inode.content) else {
+        return Ok(None);
+    };
+    let Some(suffix) = info.suffix else { return Ok(None) };
+    let row = get(RowKey::entry(info.parent, suffix))?;
+    let row = row.and_then(|row| EntryRow::decode(&row).ok()).unwrap_or_default();
+    let named = row.names().iter().find(|named| named.body.ino() == dir);
+    Ok(named.map(|named| (printable(&named.name), info.parent)))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use varve_engine::options::DbOptions;
-use varve_engine::{Store, StoreResult};
+use varve_engine::{Db, Store, StoreResult};
 use varve_env::{Env, FileLock};
 use varve_schema::{NameHasher, Pending, RowKey, StoreId};
 use varve_types::{InodeId, KeyspaceId};
@@ -39,6 +39,8 @@ pub(crate) struct Volume {
     pub(crate) sources: Option<BTreeSet<InodeId>>,
     /// The epochs of the open transactions.
     pub(crate) transactions: Vec<InodeId>,
+    /// The store, if it has snapshots and transactions.
+    pub(crate) db: Option<Arc<Db>>,
     _lock: Option<Box<dyn FileLock>>,
 }
 
@@ -60,6 +62,7 @@ impl Volume {
             objects: Arc::clone(&fs.objects),
             sources: fs.sources.as_ref().map(|sources| sources.epochs().into_iter().collect()),
             transactions: Vec::new(),
+            db: fs.views.as_ref().map(|views| Arc::clone(views.db())),
             _lock: None,
         }
     }
@@ -98,7 +101,7 @@ impl Volume {
             objects.cover_left(db, dir)?;
         }
         let transactions = db.as_ref().map(|db| transactions_of(db)).unwrap_or_default();
-        let sources = db.map(|db| epochs_of(&db));
+        let sources = db.as_ref().map(|db| epochs_of(db));
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || {
             if let Some(file) = &*also.lock() {
@@ -123,6 +126,7 @@ impl Volume {
             objects,
             sources,
             transactions,
+            db,
             _lock,
         })
     }

@@ -45,7 +45,7 @@ impl Kept {
         let (mut same, mut ranges) = (base_len.min(len), Vec::new());
         for epoch in epochs.all.range(from..until) {
             // One epoch after the other, as what the later ones have may be on its way to the earlier ones.
-            let Layers { blocks, all } = self.layers_at(*epoch, ino)?;
+            let Layers { blocks, all } = self.layers_at(&epochs, *epoch, ino)?;
             if all.is_some() {
                 return Ok(std::iter::once(0..len).collect());
             }

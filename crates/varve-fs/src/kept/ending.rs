@@ -44,12 +44,24 @@ impl Kept {
         let (later, earlier) = (self.path(epoch, ino), self.path(before, ino));
         let (later_blocks, earlier_blocks) = (blocks_path(&later), blocks_path(&earlier));
         let has_all = exists(self.env.as_ref(), &later)?;
-        if !has_all && self.overlays.get(&later_blocks)?.is_none() {
+        let is_damaged = |error: &io::Error| error.kind() == io::ErrorKind::InvalidData;
+        let blocks = match self.overlays.get(&later_blocks) {
+            Err(error) if is_damaged(&error) => return self.pass_on_damaged(&later, &earlier),
+            blocks => blocks?,
+        };
+        if !has_all && blocks.is_none() {
             return Ok(());
         }
-        if !self.keeps_all(before, ino)? {
+        let keeps_all = self.keeps_all(before, ino)?;
+        // Nothing saves a version that is damaged or gone.
+        let is_lost = match self.overlays.get(&earlier_blocks) {
+            _ if keeps_all => false,
+            Err(error) if is_damaged(&error) => true,
+            earlier => self.is_lost(before, ino, earlier?.is_some())?,
+        };
+        if !keeps_all && !is_lost {
             self.create_dirs(&earlier)?;
-            match (self.overlays.get(&earlier_blocks)?, self.overlays.get(&later_blocks)?) {
+            match (self.overlays.get(&earlier_blocks)?, blocks) {
                 (Some(blocks), Some(later)) => {
                     self.rely_on(&earlier, &blocks)?;
                     self.keep_in(&earlier, &blocks, |blocks| blocks.adopt(&later))?;
@@ -59,6 +71,7 @@ impl Kept {
                     let _nobody_reads = self.epochs.write();
                     self.overlays.rename(&later_blocks, &earlier_blocks)?;
                     self.name(&earlier_blocks)?;
+                    self.mark(&earlier_blocks);
                 }
                 (_, None) => {}
             }
@@ -66,11 +79,24 @@ impl Kept {
                 let _nobody_reads = self.epochs.write();
                 self.env.rename(&later, &earlier)?;
                 self.name(&earlier)?;
+                self.mark(&earlier);
             }
         }
         let _nobody_reads = self.epochs.write();
         self.overlays.remove(&later_blocks)?;
         self.remove(&later)
+    }
+
+    /// Gives blocks that are damaged to the version before, which needs them: it cannot be read any more either, instead of showing what is
+    /// below. REQUIRES: `keeping`.
+    fn pass_on_damaged(&self, later: &Path, earlier: &Path) -> io::Result<()> {
+        self.create_dirs(earlier)?;
+        let (later_blocks, earlier_blocks) = (blocks_path(later), blocks_path(earlier));
+        let _nobody_reads = self.epochs.write();
+        self.overlays.remove(&earlier_blocks)?;
+        self.env.rename(&later_blocks, &earlier_blocks)?;
+        self.name(&earlier_blocks)?;
+        self.remove(later)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

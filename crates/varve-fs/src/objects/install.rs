@@ -161,10 +161,12 @@ impl Objects {
 
     /// The deepest first, so that a name is never durable in a directory that is not.
     fn sync_all_dirs(&self, dirs: BTreeSet<PathBuf>) -> FsResult<()> {
-        let mut dirs = dirs.iter().rev();
-        dirs.try_for_each(|dir| {
-            self.env.sync_dir(dir).map_err(|error| error::object("sync", dir, error))
-        })
+        let sync = || {
+            dirs.iter().rev().try_for_each(|dir| {
+                self.env.sync_dir(dir).map_err(|error| error::object("sync", dir, error))
+            })
+        };
+        self.kept().map_or_else(sync, |kept| kept.marking(&dirs, sync))
     }
 
     /// Writes the blocks of a view to the objects `inos`, durably. Gives those of which there are whole files to take their

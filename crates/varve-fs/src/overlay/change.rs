@@ -198,9 +198,20 @@ impl Overlay {
             return Ok(());
         }
         missing.iter().try_for_each(copy)?;
+        self.cover(missing)?;
         self.record(journal, missing)?;
         journal.sync(self.file.as_ref(), &self.header, false)?;
         self.publish(missing);
+        Ok(())
+    }
+
+    /// Makes the file as long as these blocks reach, where they end with zeros that nobody has written.
+    fn cover(&self, blocks: &[Range<u64>]) -> io::Result<()> {
+        let end = blocks.iter().map(|run| bytes_of(run).end).max().unwrap_or(0);
+        let end = self.place_of(end.min(self.header.base_len))?;
+        if self.header.is_covering && self.file.stat()?.len < end {
+            self.file.set_len(end)?;
+        }
         Ok(())
     }
 

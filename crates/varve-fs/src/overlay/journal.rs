@@ -139,6 +139,14 @@ pub(super) fn load(
     if let Err(damage) = read_records(file, &header, boot, &mut state, &mut journal)? {
         return Ok(Err(damage));
     }
+    if header.is_covering {
+        let end = state.own.runs(state.limit).last().map_or(0, |run| run.end * BLOCK_BYTES);
+        let (len, end) = (file.stat()?.len, header.data_start() + end.min(header.base_len));
+        if len < end {
+            let detail = format!("it ends there, and its blocks are to reach to offset {end}");
+            return Ok(Err((len, detail)));
+        }
+    }
     if header.kind == OverlayKind::Written {
         // A process may have died between cutting the file and saying so.
         let len = file.stat()?.len.saturating_sub(header.data_start());

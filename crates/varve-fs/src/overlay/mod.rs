@@ -172,8 +172,13 @@ impl Overlay {
         kind: OverlayKind,
         base: &FileStat,
     ) -> io::Result<Overlay> {
-        let header =
-            OverlayHeader { kind, salt: env.random(), base_len: base.len, modified: base.modified };
+        let header = OverlayHeader {
+            kind,
+            salt: env.random(),
+            base_len: base.len,
+            modified: base.modified,
+            is_covering: kind == OverlayKind::Kept,
+        };
         if !header.has_room() {
             return Err(io::ErrorKind::FileTooLarge.into());
         }

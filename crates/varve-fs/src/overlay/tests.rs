@@ -345,8 +345,14 @@ fn damage_is_told_with_file_and_offset() {
 fn a_base_is_as_long_as_leaves_room_for_the_records() {
     let has_room = |base_len: &u64| {
         let modified = Timestamp::default();
-        OverlayHeader { kind: OverlayKind::Written, salt: 0, base_len: *base_len, modified }
-            .has_room()
+        OverlayHeader {
+            kind: OverlayKind::Written,
+            salt: 0,
+            base_len: *base_len,
+            modified,
+            is_covering: false,
+        }
+        .has_room()
     };
     let mut longest = 1 << 61;
     for bit in (0..63).rev() {
@@ -394,7 +400,7 @@ fn what_an_overlay_claims_takes_no_memory() {
     for kind in [OverlayKind::Kept, OverlayKind::Written] {
         let env = SimEnv::new(1);
         let (base_len, modified) = (1 << 61, Timestamp::default());
-        let header = OverlayHeader { kind, salt: 3, base_len, modified };
+        let header = OverlayHeader { kind, salt: 3, base_len, modified, is_covering: false };
         let file = env.open(Path::new(OVERLAY), OpenMode::CreateOrOpen).unwrap();
         file.write_all_at(&header.encode(), 0).unwrap();
         let slot = OverlaySlot { turn: 1, records: 1 };

@@ -63,7 +63,7 @@ pub use plan::Committed;
 pub use rollback::{ROLL_BACK_PHASES, RollBackError};
 pub use serial::TransactionLocks;
 pub use txn::{Isolation, OnConflict, Transaction, TransactionOptions};
-pub(crate) use txn::{cover_left, transactions_of};
+pub(crate) use txn::{cover_left, transaction_of_epoch, transactions_of};
 
 /// The store of a serializable view.
 pub(crate) type Serial = Arc<serial::SerialStore>;

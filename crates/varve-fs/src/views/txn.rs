@@ -125,7 +125,7 @@ impl Info {
 /// An open transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct Transaction {
-    pub(super) branch: BranchId,
+    pub(crate) branch: BranchId,
     pub(super) epoch: InodeId,
     /// The directory that it shows.
     pub root: InodeId,
@@ -191,6 +191,11 @@ fn open_in(db: &Db) -> Vec<Transaction> {
         Some(info.transaction(about.id))
     });
     known.collect()
+}
+
+/// The open transaction of an epoch.
+pub(crate) fn transaction_of_epoch(db: &Db, epoch: InodeId) -> Option<Transaction> {
+    open_in(db).into_iter().find(|txn| txn.epoch == epoch)
 }
 
 /// The epochs of the open transactions of a store.

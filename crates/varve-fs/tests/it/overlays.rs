@@ -13,7 +13,7 @@ use varve_types::InodeId;
 use varve_vfs::{AllocateMode, FsError, SeekFrom, Vfs};
 
 use crate::crash::{STORE, open, sim_store};
-use crate::support::{BOTH, Calls, ROOT};
+use crate::support::{BOTH, Calls, ROOT, name};
 use crate::views::sound;
 
 const BLOCK: u64 = 1 << 16;
@@ -363,7 +363,10 @@ fn a_damaged_overlay_is_named_and_harms_its_view_alone() {
     env.damage(&path, 12_300, 1).unwrap();
     let fs = known(open(&env));
     let found = fs.check(&mut |_| ()).unwrap().findings;
-    let [Finding::DamagedOverlay { path: named, detail }] = &found[..] else { panic!("{found:?}") };
+    let [Finding::DamagedOverlay { path: named, detail, view, seen }] = &found[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!((view.as_str(), seen.as_str()), ("snapshot before", "/f0"));
     assert!(*named == path.display().to_string() && detail.contains("damaged at offset 12288"));
     assert_eq!(&fs.contents(first)[5..10], b"after");
     let name = ViewName { kind: ViewKind::Snapshot, name: "before".to_owned() };
@@ -375,4 +378,90 @@ fn a_damaged_overlay_is_named_and_harms_its_view_alone() {
     fs.delete_snapshot("before").unwrap();
     fs.put_at(first, 5, b"again");
     assert!(fs.check(&mut |_| ()).unwrap().is_spotless());
+}
+
+/// Has the kernel know `d/f`.
+fn looked(fs: VarveFs) -> VarveFs {
+    let dir = fs.find(ROOT, "d").unwrap().ino;
+    assert!(matches!(fs.find(dir, "f"), Ok(_) | Err(FsError::NotFound)));
+    fs
+}
+
+/// What was kept for a snapshot was gone, or cut: the snapshot showed the bytes of later, or zeros, and no check said a word.
+#[test]
+fn what_is_kept_and_gone_or_cut_is_named_and_not_read() {
+    const BLOCKS: u64 = 4;
+    // How the main view changes the file, and which file of `kept/` is damaged.
+    for (shares, removed, extension) in
+        [(false, false, Some("blocks")), (true, false, None), (false, true, None)]
+    {
+        for cut in [None, Some(0), Some(9000), Some(BLOCK + 3), Some(BLOCK * BLOCKS - 1)] {
+            let env = sim_store(1, &FormatOptions::default());
+            env.set_shares_room(shares);
+            let fs = open(&env);
+            let dir = fs.mk_dir(ROOT, "d");
+            let ino = fs.mk(dir, "f");
+            let before = vec![1; (BLOCKS * BLOCK) as usize];
+            // It ends with a hole.
+            fs.put_at(ino, 0, &before[..before.len() - 100]);
+            fs.cut(ino, BLOCKS * BLOCK);
+            fs.create_snapshot("first").unwrap();
+            fs.create_snapshot("second").unwrap();
+            let before = fs.contents(ino);
+            match removed {
+                true => fs.unlink(dir, name("f")).unwrap(),
+                false => fs.put_at(ino, BLOCK * (BLOCKS - 1), &[2; BLOCK as usize]),
+            }
+            fs.sync().unwrap();
+            fs.close().unwrap();
+            drop(fs);
+            let is_it = |path: &std::path::PathBuf| {
+                path.components().any(|part| part.as_os_str() == "kept")
+                    && path.extension().map(|own| own.to_str().unwrap()) == extension
+            };
+            let path = env.files_raw().into_iter().find(is_it).unwrap();
+            let fs = looked(open(&env));
+            let names = ["first", "second"]
+                .map(|name| ViewName { kind: ViewKind::Snapshot, name: name.to_owned() });
+            names.iter().for_each(|name| {
+                assert!(looked(fs.open_view(name).unwrap()).contents(ino) == before)
+            });
+            assert!(fs.check(&mut |_| ()).unwrap().is_clean());
+            fs.close().unwrap();
+            drop(fs);
+            match cut {
+                Some(len) => env.truncate_raw(&path, len).unwrap(),
+                None => env.remove_raw(&path).unwrap(),
+            }
+            let fs = looked(open(&env));
+            let found = fs.check(&mut |_| ()).unwrap().findings;
+            let [Finding::DamagedOverlay { path: named, view, seen, .. }] = &found[..] else {
+                panic!("{shares} {removed} {cut:?}: {found:?}")
+            };
+            assert_eq!(
+                (&**named, &**view, &**seen),
+                (path.to_str().unwrap(), "snapshot second", "/d/f")
+            );
+            for name in &names {
+                let view = looked(fs.open_view(name).unwrap());
+                let read = view.open(ino, crate::support::READ).map(|opened| {
+                    let all = view.read(ino, opened.handle, 0, before.len());
+                    view.release(ino, opened.handle).unwrap();
+                    all
+                });
+                let is_refused = !matches!(read, Ok(Ok(_)));
+                assert!(is_refused, "{shares} {removed} {cut:?}: {name:?}");
+            }
+            if !removed {
+                // The main view goes on, and nothing is kept in the place of what is lost.
+                fs.put_at(ino, 5, b"again");
+                assert_eq!(&fs.contents(ino)[5..10], b"again");
+                let view = looked(fs.open_view(&names[1]).unwrap());
+                assert!(view.open(ino, crate::support::READ).map(drop).is_err() || cut.is_some());
+            }
+            fs.delete_snapshot("second").unwrap();
+            fs.delete_snapshot("first").unwrap();
+            assert!(fs.check(&mut |_| ()).unwrap().is_clean(), "{shares} {removed} {cut:?}");
+        }
+    }
 }

@@ -12,8 +12,13 @@ use crate::samples::time;
 
 /// A file of four blocks, of which one is the overlay's own and the last is cut off; without its data.
 fn sample() -> Vec<u8> {
-    let (kind, modified) = (OverlayKind::Written, time(1_700_000_000, 123_456_789));
-    let header = OverlayHeader { kind, salt: 0x0123_4567_89ab_cdef, base_len: 250_000, modified };
+    sample_of(OverlayKind::Written, false)
+}
+
+fn sample_of(kind: OverlayKind, is_covering: bool) -> Vec<u8> {
+    let (salt, base_len) = (0x0123_4567_89ab_cdef, 250_000);
+    let modified = time(1_700_000_000, 123_456_789);
+    let header = OverlayHeader { kind, salt, base_len, modified, is_covering };
     let mut bytes = header.encode();
     bytes.resize(RECORDS_START as usize, 0);
     let slots = [OverlaySlot { turn: 2, records: 1 }, OverlaySlot { turn: 3, records: 2 }];
@@ -41,6 +46,19 @@ fn an_overlay_is_written_as_version_1_wrote_it() {
     let golden = std::fs::read(&path).unwrap();
     assert!(golden == sample());
     assert_eq!(overlay(&golden), 5, "all parts are read");
+}
+
+/// What is kept, which says since then that its file is as long as its blocks.
+#[test]
+fn a_covering_overlay_is_written_as_version_2_wrote_it() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v2/overlay.blocks");
+    let bytes = sample_of(OverlayKind::Kept, true);
+    if std::env::var_os("VARVE_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+    }
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    assert_eq!(overlay(&bytes), 5, "all parts are read");
 }
 
 #[test]
