@@ -15,15 +15,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use varve_format::batch::decode_batch;
+use varve_format::batch::{LoggedBatch, decode_batch};
 use varve_format::log::{
-    LogHeader, LogId, LogKind, LogReader, NextRecord, PreviousLog, Record, RecordKind, is_room,
-    resync,
+    LogHeader, LogId, LogKind, LogReader, NextRecord, PreviousLog, Record, RecordKind,
+    claimed_record, is_room, resync,
 };
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use super::tables::space_of;
-use super::{LostRecords, Repair, Tables};
+use super::{KEYS_MAX, LostKey, LostRecords, Repair, Tables};
 use crate::compaction::retain::Retention;
 use crate::files::StoreFile;
 use crate::manifest::ManifestState;
@@ -52,11 +52,20 @@ struct FoundLog {
     end: Option<u64>,
     /// Bytes of the file.
     len: u64,
+    /// Those that count.
+    bytes: Bytes,
     parts: Vec<Part>,
     /// The smallest sequence number that it may hold.
     first_seq: SeqNo,
     /// What is wrong with the file as a whole.
     why: Option<String>,
+}
+
+/// A part of a log that could not be read.
+struct Gap {
+    offset: u64,
+    /// The batches that seem to have stood there.
+    claimed: Vec<LoggedBatch>,
 }
 
 /// The replay of logs.
@@ -133,7 +142,8 @@ impl Repair<'_> {
         let known = |lost: &LostRecords| lost.log == log && lost.offset == offset;
         if !self.report.lost_records.iter().any(known) {
             self.put_aside(log.clone());
-            self.report.lost_records.push(LostRecords { log, offset, why, writes: 0 });
+            let lost = LostRecords { log, offset, why, writes: 0, keys: Vec::new() };
+            self.report.lost_records.push(lost);
         }
     }
 
@@ -150,8 +160,8 @@ impl Repair<'_> {
     }
 
     fn found_log(&self, no: FileNo, end: Option<u64>) -> StoreResult<FoundLog> {
-        let mut log =
-            FoundLog { no, end, len: 0, parts: Vec::new(), first_seq: SeqNo::MAX, why: None };
+        let (len, parts, first_seq) = (0, Vec::new(), SeqNo::MAX);
+        let mut log = FoundLog { no, end, len, bytes: Bytes::new(), parts, first_seq, why: None };
         let Some(bytes) = self.log_bytes(StoreFile::Wal(no))? else {
             log.why = Some("a file that is too long for a log".to_owned());
             return Ok(log);
@@ -159,7 +169,8 @@ impl Repair<'_> {
         log.len = bytes.len() as u64;
         let counted = end.map_or(usize::MAX, |end| usize::try_from(end).unwrap_or(usize::MAX));
         let bytes = bytes.slice(..counted.min(bytes.len()));
-        log.parts = parts(&bytes, LogId { file: no, salt: self.salt });
+        log.parts = self::parts(&bytes, LogId { file: no, salt: self.salt });
+        log.bytes = bytes;
         let seqs = log.parts.iter().filter_map(|part| match part {
             Part::Record(record) if record.kind == RecordKind::Header => {
                 LogHeader::decode(&record.payload).ok().map(|header| header.first_seq)
@@ -211,7 +222,7 @@ impl Repair<'_> {
         if let Some(why) = &log.why {
             self.lost_records(path.clone(), 0, why.clone());
         }
-        let mut gap = None;
+        let mut gap: Option<Gap> = None;
         let count = log.parts.len();
         for (at, part) in log.parts.iter().enumerate() {
             let record = match part {
@@ -219,12 +230,14 @@ impl Repair<'_> {
                 Part::Record(_) => continue,
                 // A torn end is what every crash leaves.
                 Part::Bad { .. } if at + 1 == count && log.end.is_none() => break,
-                Part::Bad { offset, why, .. } => {
+                Part::Bad { offset, end, why } => {
                     self.lost_records(path.clone(), *offset, why.clone());
-                    gap.get_or_insert(*offset);
+                    let gap = gap.get_or_insert(Gap { offset: *offset, claimed: Vec::new() });
+                    gap.claimed.extend(claimed(&log.bytes, *offset, *end));
                     continue;
                 }
             };
+            let before = replay.last_seq;
             let missing = match replay.take(&record.payload, limit) {
                 Ok(missing) => missing,
                 Err(why) => {
@@ -232,10 +245,12 @@ impl Repair<'_> {
                     continue;
                 }
             };
-            if let Some(offset) = gap.take() {
+            if let Some(gap) = gap.take() {
+                let keys = replay.keys_of(gap.claimed, before, before.advanced(missing));
                 let mut lost = self.report.lost_records.iter_mut();
-                let lost = lost.find(|lost| lost.log == path && lost.offset == offset);
-                lost.into_iter().for_each(|lost| lost.writes = missing);
+                let lost = lost.find(|lost| lost.log == path && lost.offset == gap.offset);
+                lost.into_iter()
+                    .for_each(|lost| (lost.writes, lost.keys) = (missing, keys.clone()));
             }
             if replay.memtable.bytes() >= self.options.db.memtable_bytes {
                 self.flush(replay, tables)?;
@@ -279,6 +294,20 @@ impl Repair<'_> {
 }
 
 impl Replay<'_> {
+    /// The keys of batches that were not proven, of those whose numbers are above `before` and not above `last`.
+    fn keys_of(&self, claimed: Vec<LoggedBatch>, before: SeqNo, last: SeqNo) -> Vec<LostKey> {
+        let is_missing = |batch: &LoggedBatch| {
+            let end = batch.first_seq.get().saturating_add(batch.writes.len() as u64);
+            batch.first_seq > before && end <= last.get() + 1
+        };
+        let writes = claimed.into_iter().filter(is_missing).flat_map(|batch| batch.writes);
+        let named = writes.filter_map(|write| {
+            let keyspace = space_of(self.state, write.keyspace)?.name.clone();
+            Some(LostKey { keyspace, key: write.key.to_vec() })
+        });
+        named.take(KEYS_MAX).collect()
+    }
+
     /// Applies a batch that tables do not hold, unless it was cut; gives how many writes are missing before it, or why it
     /// cannot be taken.
     fn take(&mut self, payload: &Bytes, limit: SeqNo) -> Result<u64, &'static str> {
@@ -314,6 +343,20 @@ impl Replay<'_> {
         self.last_seq = last;
         Ok(missing)
     }
+}
+
+/// The batches that seem to stand between two offsets of a log.
+fn claimed(bytes: &Bytes, mut at: u64, end: u64) -> Vec<LoggedBatch> {
+    let mut batches = Vec::new();
+    while at < end
+        && let Some((kind, len, payload)) = claimed_record(bytes, at)
+    {
+        if kind == RecordKind::Batch {
+            batches.extend(decode_batch(&payload).ok());
+        }
+        at += len as u64;
+    }
+    batches
 }
 
 /// What stands in `bytes`, all of the log or manifest `log` that counts; room at its end is left out.

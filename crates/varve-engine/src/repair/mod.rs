@@ -58,6 +58,10 @@ pub struct RepairOptions {
     pub aside: PathBuf,
 }
 
+/// The most keys of a lost part of a log that are said, and how many of them to people.
+const KEYS_MAX: usize = 10_000;
+const KEYS_SHOWN: usize = 4;
+
 /// Rows that are lost: those of a damaged part of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LostRows {
@@ -109,6 +113,18 @@ pub struct LostRecords {
     pub why: String,
     /// Writes that are missing, by the sequence numbers of those around; 0 if nothing follows that would tell.
     pub writes: u64,
+    /// Keys that these writes seem to have had, as far as the damaged bytes make up batches with the numbers that are missing. Damage to
+    /// a key itself does not show.
+    pub keys: Vec<LostKey>,
+}
+
+/// A row whose last write may be lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LostKey {
+    /// The key space; of a branch that of the store which it stands over.
+    pub keyspace: String,
+    /// The key.
+    pub key: Vec<u8>,
 }
 
 impl fmt::Display for LostRecords {
@@ -118,6 +134,17 @@ impl fmt::Display for LostRecords {
             0 => f.write_str("what stood there is lost, if anything did"),
             1 => f.write_str("1 write is lost"),
             writes => write!(f, "{writes} writes are lost"),
+        }?;
+        if self.keys.is_empty() {
+            return f.write_str(", of which keys is not known");
+        }
+        f.write_str(", as it seems of")?;
+        for (at, LostKey { keyspace, key }) in self.keys.iter().take(KEYS_SHOWN).enumerate() {
+            write!(f, "{} {keyspace} {}", if at == 0 { "" } else { "," }, show_key(key))?;
+        }
+        match self.keys.len().saturating_sub(KEYS_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
         }
     }
 }

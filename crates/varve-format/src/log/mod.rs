@@ -24,7 +24,7 @@ mod resync;
 
 pub use barrier::{BARRIER_BYTES, decode_barrier, encode_barrier};
 pub use header::{LogHeader, LogId, LogKind, PreviousLog};
-pub use reader::{LogReader, NextRecord, is_room};
+pub use reader::{LogReader, NextRecord, claimed_record, is_room};
 pub use record::{
     ALIGN_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX, Record, RecordKind, RecordStart, Stamp,
     begin_record, encode_record, encoded_len, finish_record,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use varve_types::FileNo;
 
 use super::record::{Framing, HEADER_BYTES, check_content, decode_framing, encoded_len};
-use super::{LogHeader, LogId, Record};
+use super::{LogHeader, LogId, Record, RecordKind};
 use crate::FormatError;
 
 /// What stands at the reader's position.
@@ -70,6 +70,16 @@ impl LogReader {
             Err(why) => NextRecord::Bad { offset: self.pos as u64, why },
         }
     }
+}
+
+/// What the record that seems to begin at `offset` of the log `bytes` would hold, its length, and its payload, whatever its checksum
+/// says: damage may be anywhere in it.
+pub fn claimed_record(bytes: &Bytes, offset: u64) -> Option<(RecordKind, usize, Bytes)> {
+    let start = usize::try_from(offset).ok()?;
+    let framing = decode_framing(bytes.get(start..)?, offset).ok()?;
+    let payload = start + HEADER_BYTES;
+    let len = framing.payload_len;
+    Some((framing.kind, encoded_len(len), bytes.slice(payload..payload + len)))
 }
 
 /// The record at `pos`.
