@@ -1,4 +1,5 @@
-//! Which rows repairs of the engine's files could not save: `STORE/LOST`, one line of JSON and one of its CRC32C.
+//! Which rows repairs of the engine's files could not save: `STORE/LOST`, one line of JSON and one of its CRC32C; and the same once more in
+//! `STORE/LOST.copy`.
 //!
 //! A chunk of a small file that is absent is a hole, so a lost one would read as zeros. Therefore:
 //!
@@ -22,6 +23,10 @@ use varve_types::InodeId;
 
 /// The name of the file.
 pub(crate) const LOST_NAME: &str = "LOST";
+/// The name of its copy.
+const COPY_NAME: &str = "LOST.copy";
+/// That of the next one, before it has its name.
+const BEGUN_NAME: &str = "LOST.new";
 /// A longer file is none of ours.
 const BYTES_MAX: u64 = 64 << 20;
 
@@ -61,18 +66,27 @@ fn path(dir: &Path) -> PathBuf {
 impl Lost {
     /// What is noted in the store `dir`. If it cannot be read, every chunk that is absent may be lost.
     pub(crate) fn read(env: &dyn Env, dir: &Path) -> io::Result<Lost> {
-        let file = match env.open(&path(dir), OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Lost::default()),
-            file => file?,
-        };
-        let len = file.stat()?.len.min(BYTES_MAX);
-        let mut bytes = vec![0; len as usize];
-        file.read_exact_at(&mut bytes, 0)?;
-        Ok(Lost::decode(&bytes).unwrap_or_else(|| {
-            let path = path(dir);
-            log::error!("{} is damaged: holes of small files count as lost", path.display());
-            Lost(vec![Loss { meta: Vec::new(), data: vec![Range::ALL], below: Some(u64::MAX) }])
-        }))
+        let mut is_noted = false;
+        for name in [LOST_NAME, COPY_NAME] {
+            let file = match env.open(&dir.join(name), OpenMode::Read) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                file => file?,
+            };
+            is_noted = true;
+            let len = file.stat()?.len.min(BYTES_MAX);
+            let mut bytes = vec![0; len as usize];
+            file.read_exact_at(&mut bytes, 0)?;
+            if let Some(lost) = Lost::decode(&bytes) {
+                return Ok(lost);
+            }
+        }
+        if !is_noted {
+            return Ok(Lost::default());
+        }
+        let path = path(dir);
+        log::error!("{} is damaged: holes of small files count as lost", path.display());
+        let all = Loss { meta: Vec::new(), data: vec![Range::ALL], below: Some(u64::MAX) };
+        Ok(Lost(vec![all]))
     }
 
     fn decode(bytes: &[u8]) -> Option<Lost> {
@@ -90,20 +104,24 @@ impl Lost {
 
     /// Has the store `dir` say this, durably: before, or after a crash.
     fn write(&self, env: &dyn Env, dir: &Path) -> io::Result<()> {
-        let path = path(dir);
-        if self.0.is_empty() {
-            return match env.remove_file(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                removed => removed.and_then(|()| env.sync_dir(dir)),
-            };
+        let begun = dir.join(BEGUN_NAME);
+        for name in [COPY_NAME, LOST_NAME] {
+            let path = dir.join(name);
+            if self.0.is_empty() {
+                match env.remove_file(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    removed => removed?,
+                }
+            } else {
+                let file = env.open(&begun, OpenMode::CreateOrOpen)?;
+                file.set_len(0)?;
+                file.write_all_at(&self.encode()?, 0)?;
+                file.sync_all()?;
+                env.rename(&begun, &path)?;
+            }
+            env.sync_dir(dir)?;
         }
-        let begun = path.with_extension("new");
-        let file = env.open(&begun, OpenMode::CreateOrOpen)?;
-        file.set_len(0)?;
-        file.write_all_at(&self.encode()?, 0)?;
-        file.sync_all()?;
-        env.rename(&begun, &path)?;
-        env.sync_dir(dir)
+        Ok(())
     }
 
     /// Notes what a repair could not save, before it is in force.
@@ -113,9 +131,18 @@ impl Lost {
             lost.map(|lost| Range { from: lost.after.clone(), to: lost.before.clone() }).collect()
         };
         let mut loss = Loss { meta: of(META), data: of(DATA), below: None };
+        // Those that the damaged bytes of a log name, as far as they can be believed: in doubt at least.
+        for lost in repaired.lost_records.iter().flat_map(|lost| &lost.keys) {
+            let own = Range { from: Some(lost.key.clone()), to: Some(lost.key.clone()) };
+            match lost.keyspace.as_str() {
+                META => loss.meta.push(own),
+                DATA => loss.data.push(own),
+                _ => {}
+            }
+        }
         if !repaired.lost_records.is_empty() {
             // Nobody knows which rows a part of a log wrote that cannot be read.
-            loss.data = vec![Range::ALL];
+            loss.data.push(Range::ALL);
         }
         let mut lost = Lost::read(env, dir)?;
         if loss.meta.is_empty() && loss.data.is_empty() || lost.0.contains(&loss) {
@@ -204,11 +231,38 @@ mod tests {
         let hidden = ["b", "c", "e", "m", "n"].map(|key| noted.hides(key.as_bytes()));
         assert_eq!(hidden, [false, true, true, true, false]);
         let bytes = noted.encode().unwrap();
-        for at in 0..bytes.len() {
-            env.damage(&path(dir), at as u64, 1).unwrap();
+        let both = [LOST_NAME, COPY_NAME].map(|name| dir.join(name));
+        for at in 0..bytes.len() as u64 {
+            env.damage(&both[0], at, 1).unwrap();
+            assert_eq!(Lost::read(&*env, dir).unwrap(), noted, "byte {at}");
+            env.damage(&both[1], at, 1).unwrap();
             assert!(Lost::read(&*env, dir).unwrap().hides(b"z"), "byte {at}");
-            env.damage(&path(dir), at as u64, 1).unwrap();
+            env.damage(&both[0], at, 1).unwrap();
+            assert_eq!(Lost::read(&*env, dir).unwrap(), noted, "byte {at}");
+            env.damage(&both[1], at, 1).unwrap();
         }
+        // Chunks that are lost would read as zeros.
+        env.remove_raw(&both[0]).unwrap();
+        assert_eq!(Lost::read(&*env, dir).unwrap(), noted);
+    }
+
+    #[test]
+    fn it_is_written_as_version_1_wrote_it() {
+        let range = |from: &[u8], to: Option<&[u8]>| Range {
+            from: Some(from.to_vec()),
+            to: to.map(<[u8]>::to_vec),
+        };
+        let first = Loss {
+            meta: vec![range(b"a", Some(b"b\xff"))],
+            data: Vec::new(),
+            below: Some(u64::MAX),
+        };
+        let second =
+            Loss { meta: Vec::new(), data: vec![range(b"", None), Range::ALL], below: None };
+        let written = Lost(vec![first, second]);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1/LOST");
+        varve_testkit::golden(path, &written.encode().unwrap());
+        assert_eq!(Lost::decode(&written.encode().unwrap()), Some(written));
     }
 
     #[test]
@@ -226,6 +280,6 @@ mod tests {
         assert!(read().unmarked().is_empty() && read().seen_at(InodeId::new(60)).is_empty());
         assert!(read().seen_at(InodeId::new(30)).hides(b"d"));
         assert!(mark(&[60]).is_empty());
-        assert!(env.stat(&path(dir)).is_err());
+        assert!([LOST_NAME, COPY_NAME].iter().all(|name| env.stat(&dir.join(name)).is_err()));
     }
 }

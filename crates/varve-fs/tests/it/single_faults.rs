@@ -13,6 +13,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use varve_engine::inspect::{Inspection, inspect};
 use varve_engine::repair::EngineRepair;
 use varve_engine::{Direction, KeyRange};
 use varve_env::Env;
@@ -245,10 +246,12 @@ fn kind_of(path: &Path) -> String {
     let base = path.file_name().unwrap().to_string_lossy().into_owned();
     match text.split('/').next().unwrap_or_default() {
         "engine" => match path.extension() {
+            Some(extension) if extension == "copy" => "MANIFEST.copy".to_owned(),
             Some(extension) => extension.to_string_lossy().into_owned(),
             None => base.split('-').next().unwrap_or_default().to_owned(),
         },
         "objects" => "large file".to_owned(),
+        "kept" if base.ends_with("mark") => "mark of what is kept".to_owned(),
         "kept" | "views" => format!("{} of large files", text.split('/').next().unwrap()),
         _ => base,
     }
@@ -258,14 +261,30 @@ const FAULTS: [&str; 5] = ["bit", "zeroed page", "cut", "removed", "replaced"];
 
 /// Does one fault to a file; false if it changes nothing.
 fn damage(rng: &mut Rng, env: &Arc<SimEnv>, path: &Path, fault: &str) -> bool {
+    let len = env.read_raw(path).unwrap().len() as u64;
+    damage_in(rng, env, path, fault, 0..len)
+}
+
+/// The same; a bit, or a page, lies in a `part` of the file.
+fn damage_in(
+    rng: &mut Rng,
+    env: &Arc<SimEnv>,
+    path: &Path,
+    fault: &str,
+    part: std::ops::Range<u64>,
+) -> bool {
     let bytes = env.read_raw(path).unwrap();
     let len = bytes.len() as u64;
     match fault {
         "removed" => env.remove_raw(path).unwrap(),
         _ if len == 0 => return false,
-        "bit" => env.damage(path, rng.below(len), 1 << rng.below(8)).unwrap(),
+        "bit" => {
+            let at = part.start + rng.below(part.end - part.start);
+            env.damage(path, at, 1 << rng.below(8)).unwrap();
+        }
         "zeroed page" => {
-            let at = rng.below(len.div_ceil(PAGE)) * PAGE;
+            let pages = part.start / PAGE..part.end.div_ceil(PAGE);
+            let at = (pages.start + rng.below(pages.end - pages.start)) * PAGE;
             let zeros = vec![0; (len - at).min(PAGE) as usize];
             env.write_raw(path, at, &zeros).unwrap();
         }
@@ -282,6 +301,44 @@ fn damage(rng: &mut Rng, env: &Arc<SimEnv>, path: &Path, fault: &str) -> bool {
         }
     }
     env.read_raw(path).map_or(true, |now| now != bytes)
+}
+
+/// The parts of a file in which a bit or a page may be damaged, by name: those of a table are its rows, and what stands behind them.
+fn parts_of(
+    env: &Arc<SimEnv>,
+    path: &Path,
+    fault: &str,
+) -> Vec<(&'static str, std::ops::Range<u64>)> {
+    let len = env.read_raw(path).unwrap().len() as u64;
+    let is_table = path.extension().is_some_and(|extension| extension == "table");
+    if is_table
+        && ["bit", "zeroed page"].contains(&fault)
+        && let Ok(Inspection::Table(table)) = inspect(&**env, path, false)
+        && let Some(rows) = table.sections.iter().map(|section| section.offset).min()
+        && (1..len).contains(&rows)
+    {
+        return vec![(", rows", 0..rows), (", index and the like", rows..len)];
+    }
+    vec![("", 0..len)]
+}
+
+/// A store that a repair has mended which could not save all rows, so that there is a list of what is lost.
+fn with_lost_rows(sample: &Sample) -> Sample {
+    let mut rng = Rng::new(7);
+    loop {
+        let env = sample.env.copy().power_cut_keep_all();
+        let mut tables = env.files_raw();
+        tables.retain(|path| path.extension().is_some_and(|extension| extension == "table"));
+        let path = rng.pick(&tables).clone();
+        damage(&mut rng, &env, &path, "bit");
+        repaired(&env).unwrap();
+        if env.read_raw(&Path::new(STORE).join("LOST")).is_ok() {
+            let fs = open(&env);
+            let shown = shown(&fs, &sample.views);
+            fs.close().unwrap();
+            return Sample { env, views: sample.views.clone(), shown };
+        }
+    }
 }
 
 /// What a fault has cost.
@@ -437,6 +494,17 @@ struct Table {
 impl Table {
     /// Does each kind of fault to each kind of file of `sample`, `each` times.
     fn measure(&mut self, sample: &Sample, seed: u64, state: &str, each: usize) {
+        self.measure_kinds(sample, seed, state, each, &|_| true);
+    }
+
+    fn measure_kinds(
+        &mut self,
+        sample: &Sample,
+        seed: u64,
+        state: &str,
+        each: usize,
+        is_wanted: &dyn Fn(&str) -> bool,
+    ) {
         let mut rng = Rng::new(seed);
         let mut by_kind: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         let mut files = sample.env.files_raw();
@@ -444,12 +512,15 @@ impl Table {
         for path in files {
             by_kind.entry(kind_of(&path)).or_default().push(path);
         }
+        by_kind.retain(|kind, _| is_wanted(kind));
         for (kind, paths) in by_kind {
-            for fault in FAULTS {
-                for round in 0..each {
-                    let path = rng.pick(&paths);
+            let rounds =
+                FAULTS.iter().flat_map(|fault| (0..each).map(move |round| (*fault, round)));
+            for (fault, round) in rounds {
+                let path = rng.pick(&paths);
+                for (part, bytes) in parts_of(&sample.env, path, fault) {
                     let env = sample.env.copy().power_cut_keep_all();
-                    if !damage(&mut rng, &env, path, fault) {
+                    if !damage_in(&mut rng, &env, path, fault, bytes) {
                         continue;
                     }
                     let what =
@@ -467,7 +538,7 @@ impl Table {
                                 ));
                             }
                             self.rows
-                                .entry((format!("{kind} ({state})"), fault))
+                                .entry((format!("{kind}{part} ({state})"), fault))
                                 .or_default()
                                 .push(cost);
                         }
@@ -514,6 +585,82 @@ impl Table {
     }
 }
 
+impl Cost {
+    fn all(&self) -> [u64; 7] {
+        let Cost { names, files, pieces, wrong, snapshots, transactions, pairs, .. } = self;
+        [*names, *files, *pieces, *wrong, *snapshots, *transactions, *pairs]
+    }
+}
+
+/// What a repaired store has lost.
+fn lost_after(sample: &Sample, env: &Arc<SimEnv>, said: &Said) -> Cost {
+    assert!(is_usable(&said.repair.left), "{:?}", said.repair.left.findings);
+    let fs = open(env);
+    let after = shown(&fs, &sample.views);
+    fs.close().unwrap();
+    compare(sample, &after, said, true)
+}
+
+/// A power cut at any sync of a repair, or between two, leaves a store that the next repair mends as well as this one would have.
+#[test]
+fn a_repair_that_is_cut_short_anywhere_is_finished_by_the_next() {
+    let sample = sample(2, 30, false);
+    let mut rng = Rng::new(2);
+    let (mut points, mut images) = (0, 0);
+    for (kind, fault) in [
+        ("table", "bit"),
+        ("table", "removed"),
+        ("wal", "zeroed page"),
+        ("MANIFEST", "removed"),
+        ("both manifests", "removed"),
+        ("CURRENT", "replaced"),
+        ("large file", "cut"),
+    ] {
+        let damaged = sample.env.copy().power_cut_keep_all();
+        let mut paths = damaged.files_raw();
+        paths.retain(|path| {
+            let own = kind_of(path);
+            own == kind || kind == "both manifests" && own.starts_with("MANIFEST")
+        });
+        // The longest says the most.
+        paths.sort_by_key(|path| std::cmp::Reverse(damaged.read_raw(path).unwrap().len()));
+        paths.truncate(if kind == "both manifests" { 2 } else { 1 });
+        assert!(paths.iter().all(|path| damage(&mut rng, &damaged, path, fault)), "{kind}");
+        let whole = damaged.power_cut_keep_all();
+        let [ops, syncs] = [whole.op_count(), whole.sync_count()];
+        let said = repaired(&whole).unwrap();
+        let [ops, syncs] = [whole.op_count() - ops, whole.sync_count() - syncs];
+        let expected = lost_after(&sample, &whole, &said).all();
+        let at_syncs = (1..=syncs).map(|sync| (true, sync));
+        let between = (0..ops).step_by((ops as usize / 12).max(1)).map(|op| (false, op));
+        for (is_sync, at) in at_syncs.chain(between) {
+            let cut = damaged.power_cut_keep_all();
+            match is_sync {
+                true => cut.crash_at_sync(cut.sync_count() + at),
+                false => cut.crash_after(cut.op_count() + at),
+            }
+            let cut_short = repaired(&cut);
+            points += 1;
+            for image in [cut.power_cut_keep_nothing(), cut.power_cut_keep_all(), cut.power_cut(at)]
+            {
+                let what = format!("{kind} {fault}, sync {is_sync} {at}");
+                let said = repaired(&image).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let found = lost_after(&sample, &image, &said).all();
+                let is_as_good =
+                    found.iter().zip(&expected).all(|(found, expected)| found <= expected);
+                assert!(
+                    is_as_good,
+                    "{what}: {found:?} and not {expected:?}, {:?}",
+                    cut_short.err()
+                );
+                images += 1;
+            }
+        }
+    }
+    println!("{points} points, {images} images");
+    assert!(points > 100, "{points}");
+}
+
 /// A bounded part of the soak: each kind of file meets each kind of fault.
 #[test]
 fn no_single_fault_costs_what_is_not_named() {
@@ -522,6 +669,9 @@ fn no_single_fault_costs_what_is_not_named() {
         let state = if is_closed { "closed" } else { "killed" };
         table.measure(&sample(1, 60, is_closed), 1, state, 1);
     }
+    table.measure_kinds(&with_lost_rows(&sample(1, 60, true)), 1, "repaired", 2, &|kind| {
+        kind == "LOST"
+    });
     println!("{}", table.text());
     assert!(table.failed.is_empty(), "{}", table.failed.join("\n"));
     assert!(table.rows.len() > 40, "{}", table.rows.len());
@@ -534,10 +684,12 @@ fn soak() {
     let files =
         std::env::var("VARVE_SOAK_FILES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000);
     let samples = [("closed", sample(1, files, true)), ("killed", sample(1, files, false))];
+    let lost = with_lost_rows(&samples[0].1);
     println!(
         "{}",
         varve_testkit::soak(|seed| {
             samples.iter().for_each(|(state, sample)| table.measure(sample, seed, state, 1));
+            table.measure_kinds(&lost, seed, "repaired", 1, &|kind| kind.starts_with("LOST"));
         })
     );
     println!("{}\n{}", table.text(), table.json());
