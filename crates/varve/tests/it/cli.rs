@@ -357,7 +357,10 @@ fn damage_is_found_and_named() {
     let manifest = fs::read_dir(store.join("engine"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("MANIFEST-"))
+        .find(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with("MANIFEST-") && !name.ends_with(".copy")
+        })
         .unwrap();
     let mut bytes = fs::read(&manifest).unwrap();
     bytes[80] ^= 0x20;
