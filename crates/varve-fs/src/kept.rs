@@ -58,7 +58,8 @@ use varve_types::InodeId;
 use crate::objects::{begun_path, object_path};
 use crate::overlay::{FileBase, Overlay, Overlays, blocks_path};
 pub(crate) use files::{copy_file, create_dirs_between, exists, remove_tree};
-pub(crate) use marks::{MARK_BYTES, decode_mark, marked_by};
+pub use marks::inspect_mark;
+pub(crate) use marks::marked_by;
 use stack::Stack;
 
 /// The kept versions of a store's objects.

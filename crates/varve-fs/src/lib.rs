@@ -64,6 +64,7 @@ pub use dictionaries::Dictionaries;
 pub use engine::{EngineKind, open_engine};
 pub use fs::{VarveFs, format, holder};
 pub use handover::HandedOver;
+pub use kept::inspect_mark;
 pub use options::{Atime, FormatOptions, MountOptions, NewFiles};
 pub use overlay::{OverlayReport, inspect_overlay};
 pub use superblock::Superblock;

@@ -15,7 +15,7 @@ use super::finding::{At, Finding};
 use super::losses::path_of_dir_in;
 use super::names::printable;
 use crate::error;
-use crate::kept::{MARK_BYTES, decode_mark, marked_by};
+use crate::kept::{inspect_mark, marked_by};
 use crate::overlay::{EXTENSION, Overlay};
 use crate::superblock::{kept_dir, views_dir};
 use crate::views::{parse_name, transaction_of_epoch};
@@ -79,9 +79,7 @@ impl Check<'_> {
             },
             stat => stat.map_err(|error| error::object("look at", path, error))?,
         };
-        let mut bytes = [0; MARK_BYTES];
-        let read = env.open(mark, OpenMode::Read).and_then(|mark| mark.read_at(&mut bytes, 0));
-        let len = read.ok().and_then(|count| decode_mark(&bytes[..count]));
+        let len = inspect_mark(env, mark).ok().flatten();
         let is_blocks = path.extension().is_some();
         match len.filter(|len| !is_blocks && stat.len < *len) {
             Some(len) => {

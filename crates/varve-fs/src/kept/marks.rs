@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use varve_env::OpenMode;
+use varve_env::{Env, OpenMode};
 use varve_types::InodeId;
 
 use super::{Kept, exists};
@@ -14,7 +14,7 @@ use crate::overlay::{EXTENSION, blocks_path};
 const MARK: &str = "mark";
 const BLOCKS_MARK: &str = "blocks-mark";
 /// Bytes of a mark: a length, little-endian, and its CRC32C.
-pub(crate) const MARK_BYTES: usize = 12;
+const MARK_BYTES: usize = 12;
 /// More files than one call keeps or moves; of others it is not noticed where they are gone.
 const UNMARKED_MAX: usize = 1 << 16;
 
@@ -34,7 +34,7 @@ pub(crate) fn marked_by(path: &Path) -> Option<PathBuf> {
 }
 
 /// A mark of a file of `len` bytes.
-pub(crate) fn encode_mark(len: u64) -> [u8; MARK_BYTES] {
+fn encode_mark(len: u64) -> [u8; MARK_BYTES] {
     let (mut mark, len) = ([0; MARK_BYTES], len.to_le_bytes());
     mark[..8].copy_from_slice(&len);
     mark[8..].copy_from_slice(&crc32c::crc32c(&len).to_le_bytes());
@@ -42,9 +42,16 @@ pub(crate) fn encode_mark(len: u64) -> [u8; MARK_BYTES] {
 }
 
 /// The length that a mark says, if it can be read: a power cut may leave it empty.
-pub(crate) fn decode_mark(bytes: &[u8]) -> Option<u64> {
+fn decode_mark(bytes: &[u8]) -> Option<u64> {
     let (len, crc) = bytes.split_first_chunk::<8>()?;
     (crc == crc32c::crc32c(len).to_le_bytes()).then(|| u64::from_le_bytes(*len))
+}
+
+/// The length that the mark at `path` says of what it marks; `None` if it cannot be read.
+pub fn inspect_mark(env: &dyn Env, path: &Path) -> io::Result<Option<u64>> {
+    let mut bytes = [0; MARK_BYTES];
+    let count = env.open(path, OpenMode::Read)?.read_at(&mut bytes, 0)?;
+    Ok(decode_mark(&bytes[..count]))
 }
 
 impl Kept {

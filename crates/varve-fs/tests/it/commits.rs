@@ -173,7 +173,10 @@ fn kept_whole(rig: &Rig) -> Vec<String> {
         for item in env.list(&dir).unwrap_or_default() {
             match item.kind {
                 FileKind::Dir => dirs.push(dir.join(item.name)),
-                _ => kept.push(item.name.into_string().unwrap()),
+                // Beside each there is a mark.
+                _ => {
+                    kept.extend(item.name.into_string().ok().filter(|name| !name.ends_with("mark")))
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::output;
 /// What to print.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The store, for its levels and tables; or a file of it: VARVE, VARVE.copy, LOCK, varve.log, varve.log.old, CURRENT,
+    /// The store, for its levels and tables; or a file of it: VARVE, VARVE.copy, LOCK, LOST, varve.log, varve.log.old, CURRENT,
     /// a manifest, a log, a table, a segment, a map of sub-levels, a large file or blocks of one
     #[arg(value_name = "STORE|FILE")]
     file: PathBuf,
@@ -66,8 +66,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let superblock = Superblock::read_file(&*OsEnv::new(), path)?;
             output::json(&superblock.as_ref().map(Superblock::public))
         }
-        "LOCK" | "varve.log" | "varve.log.old" => show_text(path, arguments.json),
+        "LOCK" | "LOST" | "LOST.copy" | "varve.log" | "varve.log.old" => {
+            show_text(path, arguments.json)
+        }
         _ if name.ends_with(".blocks") => show_overlay(arguments),
+        _ if name.ends_with(".mark") || name.ends_with(".blocks-mark") => show_mark(arguments),
         _ => match object_inode(path) {
             Some(inode) => {
                 show_object(&Object { file: "object", inode, bytes: stat.len() }, arguments.json)
@@ -75,6 +78,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             None => show_engine_file(arguments),
         },
     }
+}
+
+/// What says that something is kept for a snapshot.
+#[derive(Serialize)]
+struct Mark {
+    file: &'static str,
+    /// Of what is kept, when it was marked; `None` if that cannot be read.
+    bytes: Option<u64>,
+}
+
+fn show_mark(arguments: &Arguments) -> Result<()> {
+    let path = &arguments.file;
+    let bytes = varve_fs::inspect_mark(&*OsEnv::new(), path)
+        .map_err(|error| Error::io("read", path, &error))?;
+    if arguments.json {
+        return output::json(&Mark { file: "mark", bytes });
+    }
+    output::line(match bytes {
+        Some(bytes) => format!("mark: a file with {} is kept beside it", varve::size::show(bytes)),
+        None => "mark: a file is kept beside it".to_owned(),
+    });
+    Ok(())
 }
 
 /// The longest text: twice what a log has when the next is begun.
