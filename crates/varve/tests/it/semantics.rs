@@ -7,6 +7,7 @@ mod acl;
 mod alone;
 mod attributes;
 mod clones;
+mod conflicts;
 mod copy;
 mod files;
 mod flags;
