@@ -133,7 +133,17 @@ impl Varve {
         scratch: &Scratch,
         mount_args: &[String],
     ) -> Result<Varve, Failure> {
-        let store = scratch.path("store");
+        Varve::format_at(program, scratch, &scratch.path("store"), mount_args)
+    }
+
+    /// The same in the directory `store`.
+    pub(crate) fn format_at(
+        program: &Path,
+        scratch: &Scratch,
+        store: &Path,
+        mount_args: &[String],
+    ) -> Result<Varve, Failure> {
+        let store = store.to_path_buf();
         Step::new(program).arg("format").arg(&store).quiet()?;
         Ok(Varve {
             program: program.to_path_buf(),
@@ -145,6 +155,11 @@ impl Varve {
         })
     }
 
+    /// The program under test.
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Where the file system appears.
     pub(crate) fn mount_point(&self) -> &Path {
         &self.mount_point
@@ -152,10 +167,16 @@ impl Varve {
 
     /// Starts the daemon in the foreground of a child process and waits until the mount answers.
     pub(crate) fn mount(&mut self) -> Outcome {
+        self.mount_with(&[])
+    }
+
+    /// The same with further arguments.
+    pub(crate) fn mount_with(&mut self, arguments: &[&str]) -> Outcome {
         let mut command = daemon::command(&self.program);
         command
             .args(["mount", "-f"])
             .args(&self.mount_args)
+            .args(arguments)
             .arg(&self.store)
             .arg(&self.mount_point);
         self.daemon = Some(Daemon::start(command, &self.mount_point, &self.log)?);

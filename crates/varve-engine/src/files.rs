@@ -10,6 +10,7 @@
 //! 000000000010.seg         segment: values apart from their rows
 //! 000000000011.map         maps of the upper sub-levels
 //! LOCK                     held while the store is open
+//! RESERVE-07               room that is held for a full device, and nothing else
 //! ```
 //!
 //! One counter numbers manifests, logs, tables, segments and maps, so a number means one file.
@@ -51,6 +52,8 @@ pub(crate) enum StoreFile {
     Current,
     /// A file whose writing was not finished.
     Temporary,
+    /// Room that is held ([`crate::reserve`]).
+    Reserve(u8),
 }
 
 impl StoreFile {
@@ -83,6 +86,10 @@ impl StoreFile {
         if let Some(digits) = name.strip_suffix(".map") {
             return number(digits).map(StoreFile::Map);
         }
+        if let Some(digits) = name.strip_prefix("RESERVE-") {
+            let number = digits.parse().ok().filter(|number| format!("{number:02}") == digits);
+            return number.map(StoreFile::Reserve);
+        }
         name.strip_suffix(".table").and_then(number).map(StoreFile::Table)
     }
 
@@ -95,7 +102,7 @@ impl StoreFile {
             | StoreFile::Map(no)
             | StoreFile::Manifest(no)
             | StoreFile::ManifestCopy(no) => Some(no),
-            StoreFile::Current | StoreFile::Temporary => None,
+            StoreFile::Current | StoreFile::Temporary | StoreFile::Reserve(_) => None,
         }
     }
 
@@ -110,6 +117,7 @@ impl StoreFile {
             StoreFile::ManifestCopy(no) => dir.join(format!("MANIFEST-{:012}.copy", no.get())),
             StoreFile::Current => dir.join(CURRENT),
             StoreFile::Temporary => dir.join(CURRENT_TMP),
+            StoreFile::Reserve(number) => dir.join(format!("RESERVE-{number:02}")),
         }
     }
 }
@@ -221,6 +229,8 @@ mod tests {
                 StoreFile::Manifest(no),
                 StoreFile::Current,
                 StoreFile::Temporary,
+                StoreFile::Reserve(7),
+                StoreFile::Reserve(255),
             ] {
                 let path = file.path(Path::new("/store"));
                 assert_eq!(StoreFile::parse(path.file_name().unwrap()), Some(file));
@@ -234,6 +244,8 @@ mod tests {
             "0000000000042.wal",
             "18446744073709551616.wal",
             "MANIFEST-",
+            "RESERVE-7",
+            "RESERVE-256",
             "LOCK",
             "000000000042.sst",
         ] {

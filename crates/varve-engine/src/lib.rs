@@ -33,6 +33,7 @@ pub mod paths;
 mod poison;
 mod read;
 pub mod repair;
+mod reserve;
 mod row_versions;
 mod segment;
 mod snapshot;
@@ -60,6 +61,7 @@ pub use error::{StoreError, StoreResult};
 pub use inspect::{Inspection, inspect, inspect_store};
 pub use key::Key;
 pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
+pub use reserve::Reserve;
 pub use row_versions::RowVersion;
 pub use store::{
     Direction, KeyIter, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,

@@ -4,17 +4,16 @@
 //!    takes: so that a flush always finds room, whatever is removed afterwards.
 //! 2. The less room there is, the sooner a memtable counts as full ([`SpaceGuard::memtable_bytes_max`]): its log, and the
 //!    table that it becomes, never take more than a part of the room.
-//! 3. The guard asks the operating system and then lets a part of the room found be written before it asks again: a question
+//! 3. Room that the store holds for itself ([`crate::reserve`]) counts as room of the device, up to what is to be left.
+//! 4. The guard asks the operating system and then lets a part of the room found be written before it asks again: a question
 //!    for each write would cost more than the write.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use varve_env::Env;
-
 use crate::files::io_error;
 use crate::options::reserve_bytes;
+use crate::reserve::Reserve;
 use crate::{StoreError, StoreResult};
 
 /// The most bytes written between two looks at the device, which others fill too.
@@ -32,9 +31,8 @@ const SCARCE_RESERVES: u64 = 2;
 /// See the module's comment.
 #[derive(Debug)]
 pub(crate) struct SpaceGuard {
-    env: Arc<dyn Env>,
-    dir: PathBuf,
     reserve_bytes: u64,
+    held: Arc<Reserve>,
     /// Bytes that may be written before the next look.
     unchecked: AtomicI64,
     /// Bytes of a memtable that fit the room at the last look.
@@ -54,21 +52,28 @@ pub(crate) enum Admitted {
 
 /// What a look at the device showed, in bytes.
 struct Look {
+    /// Others can take them, too.
+    free: u64,
+    /// With what is held.
     available: u64,
     reserve: u64,
 }
 
 impl SpaceGuard {
-    pub(crate) fn new(env: Arc<dyn Env>, dir: PathBuf, reserve_bytes: u64) -> SpaceGuard {
-        let memtable_bytes_max = AtomicU64::new(u64::MAX / 2);
-        SpaceGuard { env, dir, reserve_bytes, unchecked: AtomicI64::new(0), memtable_bytes_max }
+    /// Of the engine that holds `held`.
+    pub(crate) fn new(held: Arc<Reserve>, reserve_bytes: u64) -> SpaceGuard {
+        let (unchecked, memtable_bytes_max) = (AtomicI64::new(0), AtomicU64::new(u64::MAX / 2));
+        SpaceGuard { reserve_bytes, held, unchecked, memtable_bytes_max }
     }
 
     fn look(&self) -> StoreResult<Look> {
+        let dir = self.held.dir();
         let space =
-            self.env.space(&self.dir).map_err(|error| io_error("measure", &self.dir, error))?;
+            self.held.below().space(dir).map_err(|error| io_error("measure", dir, error))?;
         let reserve = reserve_bytes(self.reserve_bytes, space.total_bytes);
-        Ok(Look { available: space.available_bytes, reserve })
+        let free = space.available_bytes;
+        let available = free + self.held.usable_bytes().min(reserve);
+        Ok(Look { free, available, reserve })
     }
 
     /// Notes that `bytes` were written of which nobody had asked.
@@ -126,10 +131,10 @@ impl SpaceGuard {
         Ok(look.available.saturating_sub(look.reserve / 2))
     }
 
-    /// Fails with `NoSpace` if the device has no room for `bytes`, the reserve included.
+    /// Fails with `NoSpace` if the device has no room for `bytes`, without what is held.
     pub(crate) fn check_room(&self, bytes: u64) -> StoreResult<()> {
-        if self.room()? < bytes {
-            return Err(StoreError::NoSpace { path: self.dir.clone() });
+        if self.look()?.free < bytes {
+            return Err(StoreError::NoSpace { path: self.held.dir().to_path_buf() });
         }
         Ok(())
     }

@@ -180,6 +180,17 @@ pub trait Store: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether the device is nearly full.
+    fn is_room_scarce(&self) -> bool {
+        false
+    }
+
+    /// Gets room of the device back that rows take which nobody sees any more, for who finds none outside of the store. False if there is
+    /// none to be had.
+    fn get_room(&self) -> StoreResult<bool> {
+        Ok(false)
+    }
+
     /// Counters and sizes as one JSON object.
     fn metrics_json(&self) -> String;
 

@@ -1,7 +1,8 @@
 //! Everything a store needs from the machine: files, clock, randomness and threads.
 //!
 //! The rooms above see only [`Env`] and [`File`]. [`os::OsEnv`] is the real machine;
-//! [`sim::SimEnv`] is a seeded machine in memory whose disk can fail, fill up and lose power.
+//! [`sim::SimEnv`] is a seeded machine in memory whose disk can fail, fill up and lose power. [`ShadowEnv`] is another machine of which
+//! nothing is written.
 //!
 //! What an implementation promises, and what the rest of Varve builds its crash safety on:
 //!
@@ -14,6 +15,7 @@
 
 mod failures;
 pub mod os;
+mod shadow;
 pub mod sim;
 mod watch;
 
@@ -27,6 +29,7 @@ use std::time::Duration;
 use varve_types::Timestamp;
 
 pub use failures::{is_no_space, is_passing, is_unreadable, told};
+pub use shadow::ShadowEnv;
 pub use watch::Watch;
 
 /// How [`Env::open`] opens a file. All modes but `Read` allow reading and writing.

@@ -4,6 +4,7 @@
 //! volatile key space and finishes the work that pending rows name ([`crate::recover`]). A process that takes
 //! over from another does neither of the last two ([`crate::handover`]).
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,8 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use varve_engine::options::DbOptions;
 use varve_engine::paths::WritePaths;
-use varve_engine::{KeyspaceOptions, Store, StoreError, StoreResult};
-use varve_env::{Env, FileLock, JoinHandle, OpenMode};
+use varve_engine::{KeyspaceOptions, Reserve, Store, StoreError, StoreResult};
+use varve_env::{Env, FileLock, JoinHandle, OpenMode, ShadowEnv, is_no_space};
 use varve_schema::key::STORE_ID;
 use varve_schema::{
     Content, DATA, DICTIONARIES, DirInfo, FileKind, Inode, META, NameHasher, Times,
@@ -298,7 +299,11 @@ pub(crate) fn take_lock(
     };
     match env.lock(&path).map_err(io)? {
         Some(lock) => {
-            write_note(lock.as_ref(), mount_point).map_err(io)?;
+            match write_note(lock.as_ref(), mount_point) {
+                // Who opens the store finds room for it.
+                Err(error) if is_no_space(&error) => {}
+                written => written.map_err(io)?,
+            }
             Ok(lock)
         }
         None => {
@@ -333,6 +338,28 @@ pub(crate) fn invalid(error: FsError) -> StoreError {
     StoreError::Invalid(error.to_string())
 }
 
+/// The same of the store in `dir`, and whether it was for want of room.
+fn unopened(dir: &Path) -> impl Fn(FsError) -> StoreError {
+    move |error| match error {
+        FsError::NoSpace(_) => StoreError::NoSpace { path: dir.to_path_buf() },
+        error => invalid(error),
+    }
+}
+
+/// A lock that is held until the last of those who share it lets go.
+#[derive(Debug)]
+struct SharedLock(Arc<Box<dyn FileLock>>);
+
+impl FileLock for SharedLock {
+    fn write_note(&self, note: &[u8]) -> std::io::Result<()> {
+        self.0.write_note(note)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.fd()
+    }
+}
+
 impl VarveFs {
     /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not, `Io` what the storage answered, and
     /// `Invalid`, among others, that the storage is read-only, which `read_only` does not make do.
@@ -356,10 +383,34 @@ impl VarveFs {
         lock: Box<dyn FileLock>,
     ) -> StoreResult<VarveFs> {
         let Superblock { engine, design, .. } = Superblock::read(env.as_ref(), dir)?;
-        write_note(lock.as_ref(), options.mount_point.as_deref()).map_err(io("lock", dir))?;
-        let (db_env, db_options) = (Arc::clone(&env), options.engine(design));
-        let open = |engine_dir: &Path| engine.open(&db_env, engine_dir, db_options);
-        VarveFs::open_on(env, dir, options, lock, open)
+        let db_options = options.engine(design);
+        let reserve = Reserve::find(&env, &engine_dir(dir), db_options.space_reserve_bytes);
+        let note = || write_note(lock.as_ref(), options.mount_point.as_deref());
+        match reserve.with_room(note) {
+            // It only helps others to name who has the store open.
+            Err(error) if is_no_space(&error) => {
+                log::warn!("cannot say who has {} open: {error}", dir.display())
+            }
+            written => written.map_err(io("lock", dir))?,
+        }
+        let lock = Arc::new(lock);
+        let open_on = |env: Arc<dyn Env>| {
+            let (db_env, db_options) = (Arc::clone(&env), db_options.clone());
+            let open = |engine_dir: &Path| engine.open(&db_env, engine_dir, db_options);
+            let lock = Box::new(SharedLock(Arc::clone(&lock)));
+            VarveFs::open_on(env, dir, options.clone(), lock, open)
+        };
+        match open_on(Arc::clone(&env)) {
+            // Who only reads needs none.
+            Err(StoreError::NoSpace { .. }) if options.read_only => {
+                log::warn!(
+                    "{} has no room for what opening it writes: that stays in memory",
+                    dir.display()
+                );
+                open_on(ShadowEnv::new(env))
+            }
+            opened => opened,
+        }
     }
 
     /// [`VarveFs::open`] for a store of Varve's own engine, opened with `engine` instead of what the memory budget and the store's
@@ -393,18 +444,18 @@ impl VarveFs {
             make_objects_dir(fs_env.as_ref(), dir)?;
         }
         fs.begin_views()?;
-        fs.finish_pending().map_err(invalid)?;
+        fs.finish_pending().map_err(unopened(dir))?;
         if !fs.options.read_only {
             fs.superblock.keep_copy(fs_env.as_ref(), dir);
-            if let Some(error) = fs.name_received().map_err(invalid)? {
+            if let Some(error) = fs.name_received().map_err(unopened(dir))? {
                 log::error!(
                     "all of a snapshot is received, but cannot be named: {error}; roll back to the last one, and receive it again"
                 );
             }
         }
-        fs.drop_unfinished().map_err(invalid)?;
-        fs.forget_ended_transactions().map_err(invalid)?;
-        fs.load_quotas().map_err(invalid)?;
+        fs.drop_unfinished().map_err(unopened(dir))?;
+        fs.forget_ended_transactions().map_err(unopened(dir))?;
+        fs.load_quotas().map_err(unopened(dir))?;
         // Finishes removals that a crash cut short. Files can be used whatever has become of dictionaries.
         if let Err(error) = fs.dictionaries.list() {
             log::warn!("{error}");
@@ -425,9 +476,12 @@ impl VarveFs {
         let objects = Objects::new(Arc::clone(&env), dir, options.open_objects_max())?;
         let objects = Arc::new(objects);
         let Engine { store, db } = open_store(&engine_dir(dir))?;
+        if let (Some(db), Some(kept)) = (&db, objects.kept()) {
+            kept.free_by(db.freeing_env());
+        }
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
         superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;
-        let ids = IdAllocator::open(Arc::clone(&store), keyspaces.meta).map_err(invalid)?;
+        let ids = IdAllocator::open(Arc::clone(&store), keyspaces.meta).map_err(unopened(dir))?;
         let ids = Arc::new(ids);
         let dictionaries = Dictionaries::new(
             Arc::clone(&store),

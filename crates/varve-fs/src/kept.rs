@@ -47,8 +47,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use varve_env::{Env, File, OpenMode};
@@ -85,6 +85,8 @@ pub(crate) struct Kept {
     unmarked: Mutex<BTreeSet<PathBuf>>,
     /// The storage below may share room between copies.
     shares: AtomicBool,
+    /// For what must go on where there is no room: it takes some that is held for that.
+    freeing: OnceLock<Arc<dyn Env>>,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +123,18 @@ impl Kept {
             durable: Mutex::default(),
             unmarked: Mutex::default(),
             shares: AtomicBool::new(true),
+            freeing: OnceLock::new(),
         }
+    }
+
+    /// From now on removals and installations are made by `freeing`, which takes room where there is none otherwise.
+    pub(crate) fn free_by(&self, freeing: Arc<dyn Env>) {
+        let _ = self.freeing.set(freeing);
+    }
+
+    /// By what removals and installations are made.
+    pub(crate) fn freeing(&self) -> &Arc<dyn Env> {
+        self.freeing.get().unwrap_or(&self.env)
     }
 
     /// From now on objects are kept for a view of this epoch.
@@ -403,7 +416,7 @@ impl Kept {
         self.create_dirs(&path)?;
         let _nobody_reads = self.epochs.write();
         self.doubt_name(&path);
-        match self.env.rename(object, &path) {
+        match self.freeing().rename(object, &path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             moved => moved?,
         }

@@ -172,6 +172,14 @@ impl Objects {
         &self.storage.descriptors
     }
 
+    /// By what objects are removed and installed: it takes room that is held for that where there is no other.
+    fn freeing(&self) -> &Arc<dyn Env> {
+        match &self.origin {
+            Origin::Store(kept) => kept.freeing(),
+            Origin::View { store, .. } => store.freeing(),
+        }
+    }
+
     /// What is kept of the store's objects; `None` for those of a view.
     pub(crate) fn kept(&self) -> Option<&Arc<Kept>> {
         match &self.origin {
@@ -265,11 +273,15 @@ impl Objects {
     }
 
     fn create_dirs(&self, path: &Path) -> io::Result<()> {
+        self.create_dirs_by(&self.env, path)
+    }
+
+    fn create_dirs_by(&self, env: &Arc<dyn Env>, path: &Path) -> io::Result<()> {
         let Some(upper) = path.parent().and_then(Path::parent) else { return Ok(()) };
         let top = self.dir.parent().and_then(Path::parent);
         // Whoever claims a file in what is made here has both parents synced, also if someone else made it a moment ago.
         let mut claimed = self.claimed.lock();
-        create_dirs_between(self.env.as_ref(), top, path)?;
+        create_dirs_between(env.as_ref(), top, path)?;
         claimed.dirs.insert(self.dir.clone());
         if self.kept().is_none() {
             // The directory of a view's own is made with its first object.
@@ -457,7 +469,7 @@ impl Objects {
     ) -> io::Result<()> {
         match self.kept() {
             Some(kept) if kept.take(ino, path, unsynced)? => Ok(()),
-            _ => self.env.remove_file(path),
+            _ => self.freeing().remove_file(path),
         }
     }
 

@@ -138,9 +138,13 @@ impl VarveFs {
     }
 
     /// Whether an object that nobody has open straight may be: one that views see may only be read so, unless all of it
-    /// is kept, as the kernel does not tell what it writes.
+    /// is kept, as the kernel does not tell what it writes. On a device that is nearly full who writes passes here, where room can be
+    /// got back for him.
     fn may_pass(&self, ino: InodeId, object: &dyn File, flags: OpenFlags) -> FsResult<bool> {
-        Ok(self.options.passthrough && (!flags.write || self.objects.is_free(ino, object)?))
+        if !self.options.passthrough || !flags.write {
+            return Ok(self.options.passthrough);
+        }
+        Ok(!self.store.is_room_scarce() && self.objects.is_free(ino, object)?)
     }
 
     /// Sees to the time of last access of the held file, which was opened for reading. The kernel's own reads

@@ -178,6 +178,15 @@ impl Reaper {
         }
     }
 
+    /// Removes what waits, for who needs its room; false if nothing does.
+    pub(crate) fn drain_for_room(&self) -> FsResult<bool> {
+        let is_busy = !self.state.lock().queue.is_empty();
+        if is_busy {
+            self.sync_and_drain()?;
+        }
+        Ok(is_busy)
+    }
+
     /// Makes the store durable, with all large files that nobody writes to, and removes the objects queued before the call. An error means that the
     /// store could not be synced; objects that cannot be removed stay queued.
     pub(crate) fn sync_and_drain(&self) -> FsResult<()> {

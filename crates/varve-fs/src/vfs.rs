@@ -270,13 +270,15 @@ impl Vfs for VarveFs {
     fn statfs(&self) -> FsResult<StatFs> {
         let space = self.room_below()?;
         let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
-        let files_free = space.available_bytes / FILE_ROOM_BYTES;
+        // Of a read-only mount that keeps in memory what it writes, more seems to be available than is free.
+        let available = space.available_bytes.min(space.free_bytes);
+        let files_free = available / FILE_ROOM_BYTES;
         let files = self.recorded_usage(InodeId::ROOT)?.inodes();
         Ok(self.accounts.within_root_limits(StatFs {
             block_bytes: BLOCK_BYTES,
             blocks: blocks(space.total_bytes),
             blocks_free: blocks(space.free_bytes),
-            blocks_available: blocks(space.available_bytes),
+            blocks_available: blocks(available),
             files: files.saturating_add(files_free),
             files_free,
             name_bytes_max: NAME_BYTES_MAX as u32,

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use varve_engine::repair::EngineRepair;
 use varve_engine::{Store, StoreError};
-use varve_env::Env;
 use varve_env::os::OsEnv;
+use varve_env::{Env, ShadowEnv};
 use varve_fs::fsck::{self, CheckError, repair::RepairReport};
 pub use varve_fs::fsck::{CheckOptions, Progress};
 use varve_fs::superblock::Superblock;
@@ -133,7 +133,11 @@ pub fn check(
     store::require_free(dir)?;
     let superblock_error = error.map(|error| error.to_string());
     let mut report = CheckReport { superblock_error, ..CheckReport::default() };
-    match check_engine(dir, options, progress) {
+    let engine = match check_engine(OsEnv::new(), dir, options, progress) {
+        Err(StoreError::NoSpace { .. }) => check_engine(shadow(), dir, options, progress),
+        checked => checked,
+    };
+    match engine {
         Ok(engine) => report.engine = engine,
         // What cannot even be opened cannot be looked at any further.
         Err(error) => {
@@ -141,7 +145,13 @@ pub fn check(
             return Ok(report);
         }
     }
-    match fsck::check_store(OsEnv::new(), dir, options, progress) {
+    let files = match fsck::check_store(OsEnv::new(), dir, options, progress) {
+        Err(
+            CheckError::Store(StoreError::NoSpace { .. }) | CheckError::Files(FsError::NoSpace(_)),
+        ) => fsck::check_store(shadow(), dir, options, progress),
+        checked => checked,
+    };
+    match files {
         Ok(found) => report.file_system = Some(found),
         Err(CheckError::Store(error)) => report.file_system_error = Some(damage(error)?),
         Err(CheckError::Files(FsError::Damaged(text))) => report.file_system_error = Some(text),
@@ -150,7 +160,13 @@ pub fn check(
     Ok(report)
 }
 
+/// The machine for a check where there is no room for what opening a store writes.
+fn shadow() -> Arc<dyn Env> {
+    ShadowEnv::new(OsEnv::new())
+}
+
 fn check_engine(
+    env: Arc<dyn Env>,
     dir: &Path,
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
@@ -158,7 +174,7 @@ fn check_engine(
     if Superblock::read_or_copy(&*OsEnv::new(), dir)?.0.engine != EngineKind::Varve {
         return Ok(EngineReport::default());
     }
-    let db = open_engine(OsEnv::new(), dir, options.memory_bytes / 4)?;
+    let db = open_engine(env, dir, options.memory_bytes / 4)?;
     let verified = db.verify(&mut |at| {
         let permille = (at.bytes_done * 1000).checked_div(at.bytes).unwrap_or(1000);
         let permille = Some(permille as u16);

@@ -4,6 +4,7 @@
 //! the time is over, ends at the first failure, and says how to repeat it. Every suite of `cargo xtask
 //! suites` is a verb too, with larger files and longer rounds.
 
+mod full_disk;
 mod fuzz;
 pub(crate) mod kills;
 
@@ -41,6 +42,11 @@ const VERBS: &[Verb] = &[
         name: "designs",
         about: "the engine under random combinations of policies, on the simulated machine",
         run: designs,
+    },
+    Verb {
+        name: "full-disk",
+        about: "stores on small devices that are filled, killed and emptied, on the file systems of this machine",
+        run: full_disk::run,
     },
     Verb {
         name: "fuzz",

@@ -202,6 +202,15 @@ impl Store for Branch {
         self.inner.branch_syncs.lock().insert(self.id, Arc::new(hook));
     }
 
+    fn is_room_scarce(&self) -> bool {
+        self.inner.space.is_scarce().unwrap_or(false)
+    }
+
+    fn get_room(&self) -> StoreResult<bool> {
+        self.inner.check_open()?;
+        self.inner.get_room()
+    }
+
     fn metrics_json(&self) -> String {
         self.inner.metrics_json()
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use varve_env::Env;
 use varve_format::edit::TableMeta;
 use varve_format::section::Compression;
 use varve_format::table::{TableOptions, Zone};
@@ -45,6 +46,8 @@ impl Written {
 /// Takes versions in internal order. Files of an unfinished run are removed.
 pub(crate) struct Outputs<'a> {
     inner: &'a Inner,
+    /// Where files are made.
+    env: &'a Arc<dyn Env>,
     space: &'a Keyspace,
     level: usize,
     /// Segments whose values are written anew.
@@ -68,6 +71,7 @@ impl<'a> Outputs<'a> {
     pub(crate) fn new(inner: &'a Inner, space: &'a Keyspace, level: usize) -> Outputs<'a> {
         Outputs {
             inner,
+            env: &inner.env,
             space,
             level,
             leaving: BTreeSet::new(),
@@ -87,6 +91,13 @@ impl<'a> Outputs<'a> {
     pub(crate) fn emptying(self, leaving: BTreeSet<FileNo>, stays_apart: bool) -> Outputs<'a> {
         let mut outputs = self;
         (outputs.leaving, outputs.stays_apart) = (leaving, stays_apart);
+        outputs
+    }
+
+    /// The same for what makes the store larger, and leaves the room alone that it holds.
+    pub(crate) fn growing(self) -> Outputs<'a> {
+        let mut outputs = self;
+        outputs.env = outputs.inner.reserve.below();
         outputs
     }
 
@@ -149,7 +160,7 @@ impl<'a> Outputs<'a> {
             None => {
                 let (inner, options) =
                     (self.inner, self.inner.table_options(self.space, self.level));
-                TableWriter::create(&inner.env, &inner.dir, inner.new_file_no(), options)?
+                TableWriter::create(self.env, &inner.dir, inner.new_file_no(), options)?
             }
         };
         Ok(self.writer.insert(writer))
@@ -161,7 +172,7 @@ impl<'a> Outputs<'a> {
             Some(segment) => segment,
             None => {
                 let (inner, compression) = (self.inner, compression_of(self.space));
-                SegmentWriter::create(&inner.env, &inner.dir, inner.new_file_no(), compression)?
+                SegmentWriter::create(self.env, &inner.dir, inner.new_file_no(), compression)?
             }
         };
         Ok(self.segment.insert(segment))

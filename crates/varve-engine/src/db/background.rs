@@ -26,6 +26,9 @@ const REST_INTERVAL: Duration = Duration::from_secs(3);
 /// one takes longer than the interval to fill.
 const REST_WRITTEN_SHARE: u64 = 64;
 
+/// On a device that is nearly full room is got back each so many syncs.
+const SCARCE_TICKS: u64 = 3;
+
 /// The work of one thread.
 type Worker = fn(&Inner);
 
@@ -217,7 +220,9 @@ impl Inner {
             let is_quiet = rest.is_quiet(self.metrics.log_bytes.get(), self.options.memtable_bytes);
             rested = !told && is_quiet;
             loop {
-                match self.compact_one(rested) {
+                let outcome =
+                    self.compact_one(rested).and_then(|did| Ok(did || self.get_scarce_room()?));
+                match outcome {
                     Ok(true) => {}
                     Ok(false) => {
                         if rested {
@@ -237,8 +242,20 @@ impl Inner {
         }
     }
 
+    /// On a device that is nearly full, gets some room back that nobody asks for: large files and other programs take it without a word.
+    fn get_scarce_room(&self) -> StoreResult<bool> {
+        Ok(self.space.is_scarce()? && self.get_room()?)
+    }
+
     fn sync_loop(&self) {
-        while self.work.pause(self.options.sync_interval) {
+        for ticks in 0_u64.. {
+            if !self.work.pause(self.options.sync_interval) {
+                return;
+            }
+            self.reserve.refill();
+            if ticks % SCARCE_TICKS == 0 && self.space.is_scarce().unwrap_or(false) {
+                self.work.tell(|due| due.compaction = true);
+            }
             if let Err(error) = self.sync()
                 && !self.note_failure("periodic sync", error)
             {

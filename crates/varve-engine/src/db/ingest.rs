@@ -70,7 +70,8 @@ impl Db {
         let inner = &self.inner;
         let view = inner.views.get();
         let options = inner.table_options(view.keyspace(keyspace)?, 0);
-        let writer = TableWriter::create_at(&inner.env, path.to_path_buf(), UNNUMBERED, options)?;
+        let writer =
+            TableWriter::create_at(inner.reserve.below(), path.to_path_buf(), UNNUMBERED, options)?;
         Ok(NewTable { writer, seq: inner.ingested_seq() })
     }
 
@@ -100,7 +101,7 @@ impl Inner {
         self.check_open()?;
         let view = self.views.get();
         let seq = self.ingested_seq();
-        let mut outputs = Outputs::new(self, view.keyspace(keyspace)?, 0);
+        let mut outputs = Outputs::new(self, view.keyspace(keyspace)?, 0).growing();
         for (key, value) in rows {
             if outputs.bytes() >= self.options.table_bytes {
                 outputs.cut()?;
@@ -157,7 +158,7 @@ impl Inner {
     fn copy(&self, from: &Path, to: &Path) -> StoreResult<()> {
         let run = || {
             let source = self.env.open(from, OpenMode::Read)?;
-            let copy = self.env.open(to, OpenMode::CreateNew)?;
+            let copy = self.reserve.below().open(to, OpenMode::CreateNew)?;
             let (len, mut at) = (source.stat()?.len, 0);
             let mut piece = vec![0; COPY_BYTES];
             while at < len {

@@ -49,6 +49,7 @@ use crate::metrics::Metrics;
 use crate::options::DbOptions;
 use crate::pace::Pace;
 use crate::poison::Poison;
+use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
 use crate::sublevel_map::{Findings, MapId, SavedMaps};
@@ -119,6 +120,7 @@ pub(crate) struct Inner {
     pub(crate) redesigned: Mutex<HashMap<FileNo, Known>>,
     pub(crate) work: Work,
     pub(crate) space: SpaceGuard,
+    pub(crate) reserve: Arc<Reserve>,
     pub(crate) pace: Pace,
     pub(crate) external_sync: OnceLock<ExternalSync>,
     next_file: AtomicU64,

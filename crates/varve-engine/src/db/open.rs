@@ -33,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::options::DbOptions;
 use crate::pace::Pace;
 use crate::poison::Poison;
+use crate::reserve::Reserve;
 use crate::segment::Segments;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
@@ -59,13 +60,17 @@ impl Db {
         let lock = lock_dir(&*env, dir)?;
         let space = env.space(dir).map_err(|error| io_error("measure", dir, error))?;
         let options = options.fitted(space.total_bytes);
+        let reserve = Reserve::find(&env, dir, options.space_reserve_bytes);
         let files = list_files(&*env, dir)?;
         let state = load(&*env, dir)?;
         if state.is_none() {
             check_new(&*env, dir, &files, &options)?;
         }
-        let inner = Arc::new(build(env, dir, options, state, &files)?);
+        let inner = Arc::new(build(reserve, dir, options, state, &files)?);
+        inner.reserve.refill();
         inner.flush_recovered()?;
+        inner.reserve.is_open();
+        inner.reserve.refill();
         inner.update_pace();
         let threads = inner
             .start_threads()
@@ -174,7 +179,8 @@ fn check_new(
             | StoreFile::ManifestCopy(_)
             | StoreFile::Map(_)
             | StoreFile::Current
-            | StoreFile::Temporary => false,
+            | StoreFile::Temporary
+            | StoreFile::Reserve(_) => false,
         };
         if holds_rows {
             let detail = format!("it is missing, but {} is there", path.display());
@@ -191,17 +197,14 @@ fn check_new(
 
 /// Recovers everything and assembles the store.
 fn build(
-    env: Arc<dyn Env>,
+    reserve: Arc<Reserve>,
     dir: &Path,
     options: DbOptions,
     state: Option<ManifestState>,
     files: &[StoreFile],
 ) -> StoreResult<Inner> {
-    let mut recovered = match &state {
-        Some(state) => recover(&recovery_input(&env, dir, state, files, options.memtable_bytes))?,
-        None => Recovered::default(),
-    };
-    recovered.last_seq = recovered.last_seq.max(newest_table(state.as_ref()));
+    let env = reserve.env();
+    let recovered = recovered((&env, &reserve), dir, state.as_ref(), files, &options)?;
     let snapshots = Arc::new(Snapshots::new(recovered.last_seq));
     let next_file = next_number(dir, files, state.as_ref().map(|state| state.next_file))?;
     let (log_no, manifest_no) = (next_file, next_file.next());
@@ -211,7 +214,7 @@ fn build(
     // A store keeps the salt it was made with: it tells its logs from those of another.
     let salt = state.as_ref().map_or_else(|| env.random(), |state| state.salt);
     let log_id = LogId { file: log_no, salt };
-    let mut log = LogWriter::create(Arc::clone(&env), dir.to_path_buf(), log_id, &recovered)?;
+    let mut log = LogWriter::create(Arc::clone(&reserve), dir.to_path_buf(), log_id, &recovered)?;
     let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
     let mut view = first_view(&recovered, log_no, options.memtable_bytes);
     view = loaded_view(&env, dir, state.as_ref(), files, view, &snapshots)?;
@@ -226,7 +229,8 @@ fn build(
     let next_seq = recovered.last_seq.advanced(1);
     let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };
     Ok(Inner {
-        space: SpaceGuard::new(Arc::clone(&env), dir.to_path_buf(), options.space_reserve_bytes),
+        space: SpaceGuard::new(Arc::clone(&reserve), options.space_reserve_bytes),
+        reserve,
         env,
         dir: dir.to_path_buf(),
         plan: Mutex::new(Plan::new(&options)),
@@ -261,8 +265,26 @@ fn build(
     })
 }
 
+/// What the logs of the store hold, if there is one.
+fn recovered(
+    machine: (&Arc<dyn Env>, &Reserve),
+    dir: &Path,
+    state: Option<&ManifestState>,
+    files: &[StoreFile],
+    options: &DbOptions,
+) -> StoreResult<Recovered> {
+    let mut recovered = match state {
+        Some(state) => {
+            recover(&recovery_input(machine, dir, state, files, options.memtable_bytes))?
+        }
+        None => Recovered::default(),
+    };
+    recovered.last_seq = recovered.last_seq.max(newest_table(state));
+    Ok(recovered)
+}
+
 fn recovery_input<'a>(
-    env: &'a Arc<dyn Env>,
+    (env, reserve): (&'a Arc<dyn Env>, &'a Reserve),
     dir: &'a Path,
     state: &ManifestState,
     files: &[StoreFile],
@@ -276,6 +298,7 @@ fn recovery_input<'a>(
     logs.sort_unstable();
     RecoveryInput {
         env,
+        reserve,
         dir,
         oldest_log: state.oldest_log,
         newest_log: state.newest_log,
@@ -433,7 +456,7 @@ fn first_view(recovered: &Recovered, log_no: FileNo, memtable_bytes: usize) -> V
 
 /// Removes what the making of a store left behind before it had rows.
 fn remove_all(env: &dyn Env, dir: &Path, files: &[StoreFile]) -> StoreResult<()> {
-    for file in files {
+    for file in files.iter().filter(|file| !matches!(file, StoreFile::Reserve(_))) {
         let path = file.path(dir);
         env.remove_file(&path).map_err(|error| io_error("remove", &path, error))?;
     }
@@ -465,6 +488,7 @@ fn remove_unreferenced(
             StoreFile::Current => true,
             // The new CURRENT was made of it.
             StoreFile::Temporary => true,
+            StoreFile::Reserve(_) => true,
         };
         let path = file.path(dir);
         if !needed && env.stat(&path).is_ok() {

@@ -1,6 +1,9 @@
 //! [`Store`] for [`Db`], and what a `Db` can do beyond it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use varve_env::Env;
 use varve_types::{KeyspaceId, SeqNo};
 
 use super::Db;
@@ -97,6 +100,15 @@ impl Store for Db {
         self.inner.work_is_due();
     }
 
+    fn is_room_scarce(&self) -> bool {
+        self.inner.space.is_scarce().unwrap_or(false)
+    }
+
+    fn get_room(&self) -> StoreResult<bool> {
+        self.inner.check_open()?;
+        self.inner.get_room()
+    }
+
     fn metrics_json(&self) -> String {
         self.inner.metrics_json()
     }
@@ -111,6 +123,11 @@ impl Store for Db {
 }
 
 impl Db {
+    /// The machine for what frees room outside of the store: its operations take some that the store holds where there is no other.
+    pub fn freeing_env(&self) -> Arc<dyn Env> {
+        Arc::clone(&self.inner.env)
+    }
+
     /// Turns everything written so far into tables.
     pub fn flush(&self) -> StoreResult<()> {
         self.inner.flush_all()

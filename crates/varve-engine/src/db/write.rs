@@ -118,7 +118,20 @@ impl Inner {
                     *rotated |= was_rotated;
                     let batch = make(refused.take())?;
                     let Some(blocked) = self.blocked(owner, &batch) else {
-                        return self.commit(&mut writer, batch);
+                        match self.log_batch(&mut writer, &batch) {
+                            // What the device tells of cannot always be had, and what is held is not for growth.
+                            Err(StoreError::NoSpace { .. }) => {}
+                            logged => {
+                                self.apply(&mut writer, batch, logged?);
+                                return Ok(());
+                            }
+                        }
+                        drop(writer);
+                        if reclaims || !self.get_room()? {
+                            return Err(self.refused());
+                        }
+                        refused = Some(batch);
+                        continue;
                     };
                     drop(writer);
                     refused = Some(batch);
@@ -143,10 +156,15 @@ impl Inner {
                 Admitted::Reserve | Admitted::Scarcely => {}
             }
             if !self.get_room()? {
-                self.metrics.refused_no_space.add(1);
-                return Err(StoreError::NoSpace { path: self.dir.clone() });
+                return Err(self.refused());
             }
         }
+    }
+
+    /// The error of a write that finds no room.
+    fn refused(&self) -> StoreError {
+        self.metrics.refused_no_space.add(1);
+        StoreError::NoSpace { path: self.dir.clone() }
     }
 
     /// Gets some room back if it can, for what comes after a write that finds its own.
@@ -167,7 +185,7 @@ impl Inner {
     }
 
     /// Gets room on a full device: that of the logs, or of rows that nobody sees. False if there is none to be had.
-    fn get_room(&self) -> StoreResult<bool> {
+    pub(crate) fn get_room(&self) -> StoreResult<bool> {
         if self.flush_from(UNFLUSHED_BYTES_FAIR)? {
             return Ok(true);
         }
@@ -243,8 +261,7 @@ impl Inner {
                     return Ok(Room::Ready(false));
                 }
                 if !self.env.is_deterministic() {
-                    self.metrics.refused_no_space.add(1);
-                    return Err(StoreError::NoSpace { path: self.dir.clone() });
+                    return Err(self.refused());
                 }
             }
             if self.env.is_deterministic() {
@@ -274,18 +291,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Logs and applies a batch.
-    fn commit(&self, writer: &mut Writer, batch: Batch) -> StoreResult<()> {
+    /// Logs a batch.
+    fn log_batch(&self, writer: &mut Writer, batch: &Batch) -> StoreResult<Appended> {
+        match writer.log.append_batch(writer.next_seq, batch) {
+            Err(error @ StoreError::NoSpace { .. }) => Err(error),
+            appended => appended.map_err(|error| self.poison.set(&error)),
+        }
+    }
+
+    /// Applies a batch that was logged.
+    fn apply(&self, writer: &mut Writer, batch: Batch, logged: Appended) {
         let first_seq = writer.next_seq;
-        let Appended { bytes, in_window, warmed } = match writer.log.append_batch(first_seq, &batch)
-        {
-            Ok(appended) => appended,
-            Err(error @ StoreError::NoSpace { .. }) => {
-                self.metrics.refused_no_space.add(1);
-                return Err(error);
-            }
-            Err(error) => return Err(self.poison.set(&error)),
-        };
+        let Appended { bytes, in_window, warmed } = logged;
         if batch.is_external() {
             writer.active.mark_external();
         }
@@ -308,7 +325,6 @@ impl Inner {
         if changes_store {
             self.locks.store_has_changed();
         }
-        Ok(())
     }
 }
 

@@ -77,6 +77,11 @@ pub fn inspect(env: &dyn Env, path: &Path, rows: bool) -> StoreResult<Inspection
             let manifest = read_current(env, dir)?.ok_or_else(unknown)?;
             Ok(Inspection::Current { manifest: manifest.get() })
         }
+        StoreFile::Reserve(_) => {
+            let message =
+                format!("{} holds room for a full device, and nothing else", path.display());
+            Err(StoreError::Invalid(message))
+        }
         StoreFile::Temporary => Err(unknown()),
     }
 }

@@ -38,7 +38,7 @@ impl Repair<'_> {
                 let pinned = state.pinned().last().copied().unwrap_or_default();
                 let last_seq = state.last_seq.max(pinned);
                 let recovered = Recovered { last_seq, ..Recovered::default() };
-                LogWriter::create(Arc::clone(&env), dir.clone(), log, &recovered)?;
+                LogWriter::create(Arc::clone(&self.reserve), dir.clone(), log, &recovered)?;
                 (log.file, log.file, last_seq)
             }
         };

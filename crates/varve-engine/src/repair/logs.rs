@@ -117,6 +117,7 @@ impl Repair<'_> {
     fn are_sound(&mut self, state: &ManifestState, logs: &[FileNo]) -> StoreResult<bool> {
         let input = RecoveryInput {
             env: self.env,
+            reserve: &self.reserve,
             dir: self.dir,
             oldest_log: state.oldest_log,
             newest_log: state.newest_log,

@@ -41,6 +41,7 @@ use crate::files::{StoreFile, next_number};
 use crate::manifest::ManifestState;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
+use crate::reserve::Reserve;
 use crate::segment::Segments;
 use crate::table::TableCache;
 use crate::version::{Place, Table};
@@ -187,6 +188,7 @@ type Tell<'a> = &'a mut dyn FnMut(&EngineRepair) -> StoreResult<()>;
 /// The state of a repair.
 struct Repair<'a> {
     env: &'a Arc<dyn Env>,
+    reserve: Arc<Reserve>,
     dir: &'a Path,
     options: &'a RepairOptions,
     cache: Arc<TableCache>,
@@ -238,9 +240,12 @@ pub fn repair_telling(
     tell: &mut dyn FnMut(&EngineRepair) -> StoreResult<()>,
 ) -> StoreResult<EngineRepair> {
     let _lock = lock_dir(&**env, dir)?;
+    let reserve = Reserve::find(env, dir, options.db.space_reserve_bytes);
+    let env = &reserve.env();
     let metrics = Arc::new(Metrics::default());
     let mut repair = Repair {
         env,
+        reserve,
         dir,
         options,
         cache: Arc::new(TableCache::new(Arc::clone(env), &options.db, metrics)?),

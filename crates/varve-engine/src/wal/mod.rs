@@ -28,7 +28,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use varve_env::{Allocate, Env, File, OpenMode, Window, is_no_space};
+use varve_env::{Allocate, File, OpenMode, Window, is_no_space};
 use varve_format::batch::{encode_batch_start, encode_branch_end, encode_delete, encode_put};
 use varve_format::log::{
     LogHeader, LogId, LogKind, PreviousLog, RecordKind, Stamp, begin_record, encode_barrier,
@@ -37,6 +37,7 @@ use varve_format::log::{
 use varve_types::{FileNo, SeqNo};
 
 use crate::files::{StoreFile, io_error};
+use crate::reserve::Reserve;
 use crate::wal::recovery::Recovered;
 use crate::{Batch, Op, StoreResult};
 
@@ -45,6 +46,8 @@ const BUFFER_BYTES_KEPT: usize = 1 << 20;
 
 /// Room is taken in pieces of this size, in bytes, that begin and end at multiples of it.
 const AHEAD_BYTES: u64 = 128 << 10;
+/// Where there is no room for a whole piece, in multiples of this.
+const SCARCE_BYTES: u64 = 4 << 10;
 /// With less room than this ahead, the next piece is taken.
 const AHEAD_BYTES_MIN: u64 = 32 << 10;
 /// Once this many bytes were appended without a sync, records go through the window.
@@ -86,9 +89,18 @@ impl Log {
         Ok(in_window)
     }
 
-    /// Takes room for `bytes` more, up to the end of a piece, and brings it into memory if there is a window; says how much of it.
+    /// Takes room for `bytes` more, up to the end of a piece if there is so much, and brings it into memory if there is a window; says how
+    /// much of it.
     fn extend_room(&mut self, bytes: u64) -> io::Result<u64> {
-        let end = (self.len + bytes).next_multiple_of(AHEAD_BYTES);
+        match self.extend_room_by(bytes, AHEAD_BYTES) {
+            Err(error) if is_no_space(&error) => self.extend_room_by(bytes, SCARCE_BYTES),
+            extended => extended,
+        }
+    }
+
+    /// The same up to a multiple of `piece_bytes`.
+    fn extend_room_by(&mut self, bytes: u64, piece_bytes: u64) -> io::Result<u64> {
+        let end = (self.len + bytes).next_multiple_of(piece_bytes);
         self.file.allocate(Allocate::Extend, self.len, end - self.len)?;
         let start = self.room_end.max(self.len);
         self.room_end = end;
@@ -154,7 +166,7 @@ impl SyncTargets {
 /// The end of the log. One writer at a time holds it.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
-    env: Arc<dyn Env>,
+    reserve: Arc<Reserve>,
     dir: PathBuf,
     log: Log,
     /// Earlier logs that are not known durable to their end, oldest first.
@@ -175,7 +187,7 @@ impl LogWriter {
     /// Begins the log `id`, after those that `recovered` lists, and makes it durable. Its first record
     /// repeats which outside data are durable, because the records that said so may go.
     pub(crate) fn create(
-        env: Arc<dyn Env>,
+        reserve: Arc<Reserve>,
         dir: PathBuf,
         id: LogId,
         recovered: &Recovered,
@@ -183,13 +195,13 @@ impl LogWriter {
         let mut buffer = Vec::new();
         let first_seq = recovered.last_seq.advanced(1);
         let (previous, covered) = (recovered.previous, Some(recovered.covered));
-        let mut log = begin_log(&env, &dir, id, first_seq, previous, covered, &mut buffer)?;
+        let mut log = begin_log(&reserve, &dir, id, first_seq, previous, covered, &mut buffer)?;
         log.file.sync_data().map_err(|error| io_error("sync the log", &log.path, error))?;
-        env.sync_dir(&dir).map_err(|error| io_error("sync", &dir, error))?;
+        reserve.below().sync_dir(&dir).map_err(|error| io_error("sync", &dir, error))?;
         (log.synced_len, log.named) = (log.len, true);
         let external_seq = recovered.external_seq;
         Ok(LogWriter {
-            env,
+            reserve,
             dir,
             log,
             behind: Vec::new(),
@@ -239,7 +251,7 @@ impl LogWriter {
         });
         let warmed = self.take_room(batch.is_reclaiming())?;
         let start = self.log.len;
-        let in_window = self.append_encoded()?;
+        let in_window = self.append_encoded(batch.is_reclaiming())?;
         let bytes = self.log.len - start;
         self.position += bytes;
         if batch.is_external() {
@@ -257,7 +269,11 @@ impl LogWriter {
         if log.room_end.saturating_sub(log.len) >= needed {
             return Ok(0);
         }
-        match log.extend_room(needed) {
+        let taken = match reclaims {
+            true => self.reserve.with_room(|| log.extend_room(needed)),
+            false => log.extend_room(needed),
+        };
+        match taken {
             Ok(warmed) => return Ok(warmed),
             Err(error) if is_no_space(&error) && !reclaims => {
                 return Err(io_error("take room for the log", &log.path, error));
@@ -290,7 +306,7 @@ impl LogWriter {
         fill: impl FnOnce(&mut Vec<u8>),
     ) -> StoreResult<()> {
         self.encode(kind, external, fill);
-        self.append_encoded()?;
+        self.append_encoded(true)?;
         Ok(())
     }
 
@@ -306,13 +322,17 @@ impl LogWriter {
         finish_record(&mut self.buffer, start, stamp);
     }
 
-    /// Appends the record that is encoded; says whether through the window.
-    fn append_encoded(&mut self) -> StoreResult<bool> {
+    /// Appends the record that is encoded, in room of the reserve if there is no other and it `reclaims` some; says whether through the
+    /// window.
+    fn append_encoded(&mut self, reclaims: bool) -> StoreResult<bool> {
         // A sync writes all of a page that was written to as memory, and has the next such write wait for a fault. What a system
         // call has written it knows by blocks.
         let is_little_synced = self.position - self.synced_position >= UNSYNCED_BYTES_TO_MAP;
         let log = &mut self.log;
-        let in_window = log.write(&self.buffer, is_little_synced).map_err(|error| {
+        let buffer = &self.buffer;
+        let mut write = || log.write(buffer, is_little_synced);
+        let written = if reclaims { self.reserve.with_room(write) } else { write() };
+        let in_window = written.map_err(|error| {
             // What was written of the record goes. If that fails too the next append overwrites it.
             let _ = log.give_back_room();
             io_error("append to the log", &log.path, error)
@@ -327,8 +347,15 @@ impl LogWriter {
     pub(crate) fn rotate(&mut self, no: FileNo, first_seq: SeqNo) -> StoreResult<()> {
         let previous = PreviousLog { file: self.log.no, final_len: self.log.len };
         let id = LogId { file: no, salt: self.salt };
-        let next =
-            begin_log(&self.env, &self.dir, id, first_seq, Some(previous), None, &mut self.buffer)?;
+        let next = begin_log(
+            &self.reserve,
+            &self.dir,
+            id,
+            first_seq,
+            Some(previous),
+            None,
+            &mut self.buffer,
+        )?;
         let mut full = std::mem::replace(&mut self.log, next);
         full.window = None;
         self.older.push(full.no);
@@ -384,7 +411,7 @@ impl LogWriter {
 
 /// Creates a log file and writes its header, and a barrier for `covered`, in one write.
 fn begin_log(
-    env: &Arc<dyn Env>,
+    reserve: &Reserve,
     dir: &std::path::Path,
     id: LogId,
     first_seq: SeqNo,
@@ -396,6 +423,7 @@ fn begin_log(
     let path = StoreFile::Wal(no).path(dir);
     buffer.clear();
     let start = begin_record(buffer);
+    let env = reserve.below();
     let boot_id = env.boot_id();
     LogHeader { kind: LogKind::Wal, boot_id, first_seq, previous, salt }.encode(buffer);
     let stamp = |offset: usize, kind| Stamp {
@@ -413,8 +441,8 @@ fn begin_log(
         finish_record(buffer, start, stamp(offset, RecordKind::Barrier));
     }
     let create = |error| io_error("create the log", &path, error);
-    let file = env.open(&path, OpenMode::CreateNew).map_err(create)?;
-    if let Err(error) = file.write_all_at(buffer, 0) {
+    let file = reserve.with_room(|| env.open(&path, OpenMode::CreateNew)).map_err(create)?;
+    if let Err(error) = reserve.with_room(|| file.write_all_at(buffer, 0)) {
         drop(file);
         // A log without a header would stand for an empty one; without the name there is nothing to tell.
         let _ = env.remove_file(&path);

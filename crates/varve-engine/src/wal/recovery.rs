@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use varve_env::{Env, File, OpenMode};
+use varve_env::{Env, File, OpenMode, is_no_space};
 use varve_format::batch::{LoggedBatch, decode_batch};
 use varve_format::log::{HEADER_BYTES, LogId, LogReader, NextRecord, PreviousLog, RecordKind};
 use varve_types::{FileNo, KeyspaceId, SeqNo};
@@ -29,6 +29,7 @@ use super::scan::{LogScan, scan_log};
 use crate::files::{StoreFile, format_error, io_error};
 use crate::memtable::Memtable;
 use crate::read::read_log;
+use crate::reserve::Reserve;
 use crate::{Key, Op, StoreError, StoreResult};
 
 /// Bytes of a log that are written once more at a time.
@@ -38,6 +39,8 @@ const REWRITE_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct RecoveryInput<'a> {
     pub(crate) env: &'a Arc<dyn Env>,
+    /// What is found no room for otherwise.
+    pub(crate) reserve: &'a Reserve,
     pub(crate) dir: &'a Path,
     /// The oldest log that holds rows which are in no table.
     pub(crate) oldest_log: FileNo,
@@ -225,11 +228,13 @@ fn settle(input: &RecoveryInput<'_>, plan: &Plan, scans: &[LogScan]) -> StoreRes
         let is_durable = !is_in_memory || *no < input.newest_log;
         let durable = if is_durable { *len } else { scan.map_or(0, |scan| scan.durable_len) };
         let sync = || {
-            let file = input.env.open(&path, OpenMode::ReadWrite)?;
+            let file = input.reserve.below().open(&path, OpenMode::ReadWrite)?;
             rewrite(&*file, durable, *len)?;
             file.sync_data()
         };
-        sync().map_err(|error| io_error("sync the log", &path, error))?;
+        // All of it once more where a sync found no room.
+        let settled = input.reserve.with_room(sync);
+        settled.map_err(|error| io_error("sync the log", &path, error))?;
     }
     for no in &plan.drop {
         let path = StoreFile::Wal(*no).path(input.dir);
@@ -238,13 +243,20 @@ fn settle(input: &RecoveryInput<'_>, plan: &Plan, scans: &[LogScan]) -> StoreRes
     Ok(())
 }
 
-/// Writes the bytes from `at` to `end` of a file where they are, so that the next sync writes them.
+/// Writes the bytes from `at` to `end` of a file where they are, so that the next sync writes them. A file system that writes
+/// elsewhere what is written over gives the room of that back at a sync.
 fn rewrite(file: &dyn File, mut at: u64, end: u64) -> io::Result<()> {
     let mut piece = vec![0; REWRITE_BYTES.min(end.saturating_sub(at) as usize)];
     while at < end {
         let len = piece.len().min((end - at) as usize);
         file.read_exact_at(&mut piece[..len], at)?;
-        file.write_all_at(&piece[..len], at)?;
+        match file.write_all_at(&piece[..len], at) {
+            Err(error) if is_no_space(&error) => {
+                file.sync_data()?;
+                file.write_all_at(&piece[..len], at)?;
+            }
+            written => written?,
+        }
         at += len as u64;
     }
     Ok(())

@@ -74,7 +74,7 @@ impl SimFile {
         }
         let now = state.tick();
         match (begun, change) {
-            (Ok(()), change) => (0, state.disk.change_file(self.node, change, now)),
+            (Ok(()), change) => state.disk.change_file_by(self.node, change, now),
             (Err(error), Change::Write { offset, bytes }) if !is_crash(&error) => {
                 let kept = state.rng.below(bytes.len() as u64 + 1) as usize;
                 let bytes = bytes[..kept].into();

@@ -139,19 +139,36 @@ impl Disk {
         change: Change,
         now: Timestamp,
     ) -> io::Result<()> {
+        self.change_file_by(id, change, now).1
+    }
+
+    /// The same; says how many bytes were written, too, if all of them were not.
+    pub(super) fn change_file_by(
+        &mut self,
+        id: NodeId,
+        change: Change,
+        now: Timestamp,
+    ) -> (usize, io::Result<()>) {
         let (free, rules) = (self.free_pages(), self.rules);
-        let file = self.file_mut(id)?;
+        let file = match self.file_mut(id) {
+            Ok(file) => file,
+            Err(error) => return (0, Err(error)),
+        };
         let (change, full) = fit(file, change, free, &rules);
+        let written = match &change {
+            Some(Change::Write { bytes, .. }) => bytes.len(),
+            _ => 0,
+        };
         if let Some(change) = change {
             file.note_room(&change, &rules);
             file.current.apply(&change);
             file.unsynced.push(change);
-        }
-        if let Some(node) = self.node_mut(id) {
-            node.modified = now;
+            if let Some(node) = self.node_mut(id) {
+                node.modified = now;
+            }
         }
         self.recount(id);
-        if full { errno(ENOSPC) } else { Ok(()) }
+        (written, if full { errno(ENOSPC) } else { Ok(()) })
     }
 
     /// Makes a file's bytes durable.

@@ -53,7 +53,7 @@ impl VarveFs {
             }
             let object = self.object_file(&file.node)?;
             let allocate = || {
-                let done = object.allocate(env_mode(mode), offset, len);
+                let done = self.with_room(|| object.allocate(env_mode(mode), offset, len));
                 done.map_err(|error| self.object_error("allocate room in", ino, error))
             };
             if extends && self.accounts.has_quotas() {

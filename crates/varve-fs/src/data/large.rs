@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use varve_env::{File, FileStat, OpenMode};
+use varve_env::{File, FileStat, OpenMode, is_no_space};
 use varve_schema::{Body, Content, EntrySuffix, Inode, Place, RowKey};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
@@ -144,6 +144,21 @@ impl VarveFs {
         Ok(buffer.into())
     }
 
+    /// Runs `attempt`, again as long as it finds no room and some can be got back: of files that were removed, or of their rows.
+    pub(super) fn with_room<T>(&self, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match attempt() {
+                Err(error) if is_no_space(&error) => {
+                    let drained = self.reaper.drain_for_room().unwrap_or(false);
+                    if !drained && !self.store.get_room().unwrap_or(false) {
+                        return Err(error);
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
     /// Writes to an object as much of `data` as the storage below takes, and says where and how many bytes that is.
     pub(super) fn write_object(
         &self,
@@ -163,7 +178,8 @@ impl VarveFs {
             None => at.before(0),
         };
         end_of(offset, data.len() as u64)?;
-        Ok((offset, object.write_at(data, offset).map_err(fail)?))
+        let write = || object.write_at(data, offset);
+        Ok((offset, self.with_room(write).map_err(fail)?))
     }
 
     /// Cuts off what a power cut left in the object although the row that would have claimed it is gone. Says whether the

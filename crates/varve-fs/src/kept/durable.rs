@@ -89,7 +89,7 @@ impl Kept {
         if path.parent().is_some_and(|dir| self.env.stat(dir).is_ok()) {
             return Ok(());
         }
-        create_dirs_between(self.env.as_ref(), self.dir.parent(), path)?;
+        create_dirs_between(self.freeing().as_ref(), self.dir.parent(), path)?;
         self.sync_dirs(path)
     }
 

@@ -128,7 +128,8 @@ impl Objects {
         for (ino, from) in &mut whole {
             let own = object_path(dir, *ino);
             if *from != own {
-                self.env.rename(from, &own).map_err(|e| error::object("install", from, e))?;
+                let renamed = self.freeing().rename(from, &own);
+                renamed.map_err(|e| error::object("install", from, e))?;
                 dirs.extend(own.parent().map(Path::to_path_buf));
                 *from = own;
             }
@@ -143,7 +144,8 @@ impl Objects {
         let mut left = BTreeSet::new();
         for (ino, from) in &whole {
             let to = self.path(*ino);
-            self.env.rename(from, &to).map_err(|e| error::object("install", from, e))?;
+            let renamed = self.freeing().rename(from, &to);
+            renamed.map_err(|e| error::object("install", from, e))?;
             dirs.extend(to.parent().map(Path::to_path_buf));
             left.extend(from.parent().map(Path::to_path_buf));
         }
@@ -190,7 +192,7 @@ impl Objects {
                     whole.push((*ino, begun_path(&from)));
                     return Ok(());
                 }
-                let object = self.wrap(*ino, self.env.open(&to, OpenMode::ReadWrite)?);
+                let object = self.wrap(*ino, self.freeing().open(&to, OpenMode::ReadWrite)?);
                 overlay.apply(object.as_ref())?;
                 if let Some(claim) = self.storage.descriptors.claim() {
                     written.push((to, object, claim));
@@ -221,7 +223,7 @@ impl Objects {
             kept.take(ino, &to, unsynced)?;
         }
         if to.parent().is_some_and(|dir| self.env.stat(dir).is_err()) {
-            self.create_dirs(&to)?;
+            self.create_dirs_by(self.freeing(), &to)?;
             // Or a power cut could take the directory away with the name in it.
             self.sync_claimed()?;
         }

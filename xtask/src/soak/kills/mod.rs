@@ -13,7 +13,7 @@
 //! Shared maps are not among the steps, which take `unsafe`: the suites fsx and fio and the databases have them.
 
 mod check;
-mod model;
+pub(super) mod model;
 pub(crate) mod writer;
 
 use std::collections::VecDeque;

@@ -250,10 +250,10 @@ fn overwrite(bytes: &mut Vec<u8>, offset: u64, new: &[u8]) {
 
 /// A sequence of numbers that a seed determines.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(in crate::soak) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(in crate::soak) fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -264,7 +264,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
     }
 
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub(in crate::soak) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 }
