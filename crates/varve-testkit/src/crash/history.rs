@@ -13,6 +13,9 @@
 //!
 //! After the death of the process alone the base is the last step that ended.
 //!
+//! A clone of a large file has that file's bytes, which nobody writes to, and is as its row says, until it is opened for writing or
+//! its length is set. From then on it is a large file, however short the file had become before.
+//!
 //! The times that the calls set to a value are that value. All others are of the clock, and that of the run is not that of
 //! the model: they are the same if they are of the same step, which a [`Clock`] tells. The times of a large file that is being
 //! written are no part of its row either, but the storage's below, which may have those of a later step than the rows that are
@@ -58,6 +61,8 @@ struct Bytes {
     ends: Vec<(usize, u64)>,
     /// The step from which on it is large.
     large_from: Option<usize>,
+    /// It is a clone that still has the bytes of a large file: large itself when it gets its own, however long it is then.
+    borrows_large: bool,
     /// Its times, from which step on.
     times: Vec<(usize, NodeTimes)>,
 }
@@ -194,6 +199,27 @@ impl History {
         if bytes.large_from.is_none() {
             bytes.large_from = Some(from);
             bytes.claimed.push((at, at - 1));
+        }
+    }
+
+    /// The newest step made `to` a clone of what `from` was before it.
+    pub(super) fn note_clone(&mut self, from: &TreePath, to: &TreePath) {
+        let [.., before, after] = &self.states[..] else { return };
+        for (path, ino) in after.inodes.iter().filter(|(path, _)| path.is_within(to)) {
+            let original = [&from.0[..], &path.0[to.0.len()..]].concat();
+            let original = before.inodes.get(&TreePath(original));
+            let is_large = |bytes: &Bytes| bytes.large_from.is_some() || bytes.borrows_large;
+            if original.and_then(|original| self.bytes.get(original)).is_some_and(is_large) {
+                self.bytes.entry(*ino).or_default().borrows_large = true;
+            }
+        }
+    }
+
+    /// The step `at` gives the file bytes of its own, if it is a clone that has none: those that it borrows, or none at all.
+    pub(super) fn note_own_bytes(&mut self, ino: InodeId, at: usize, is_emptied: bool) {
+        let Some(bytes) = self.bytes.get_mut(&ino) else { return };
+        if std::mem::take(&mut bytes.borrows_large) && !is_emptied {
+            self.note_large(ino, at, at);
         }
     }
 

@@ -231,8 +231,10 @@ impl<'a> Maker<'a> {
         let outcome = self.session.apply(&self.model, &op);
         let done = outcome.answer.as_ref().is_ok_and(|answer| *answer != Answer::Skipped);
         self.script.history.push(&self.model, &self.session.inodes())?;
-        let history = &mut self.script.history;
         if done {
+            let own = self.owns_bytes(&op);
+            let history = &mut self.script.history;
+            own.iter().for_each(|(ino, is_emptied)| history.note_own_bytes(*ino, at, *is_emptied));
             if let Some((ino, end)) = end {
                 let large_from = match self.files_begin_large {
                     true => Some(0),
@@ -276,9 +278,24 @@ impl<'a> Maker<'a> {
         }
     }
 
+    /// The inode that has its own bytes after `op`, and whether those are none.
+    fn owns_bytes(&self, op: &Op) -> Option<(InodeId, bool)> {
+        match op {
+            Op::Open { flags, slot, .. } if flags.write || flags.truncate => {
+                Some((self.session.inode(*slot)?, flags.truncate))
+            }
+            Op::SetAttr { path, set, .. } => {
+                Some((self.script.history.newest_inode(path)?, set.size? == 0))
+            }
+            Op::SlotSetAttr { slot, set, .. } => Some((self.session.inode(*slot)?, set.size? == 0)),
+            _ => None,
+        }
+    }
+
     fn note_done(&mut self, op: &Op, before: Option<InodeId>, at: usize, is_changed: bool) {
         let history = &mut self.script.history;
         match op {
+            Op::Clone { from, to } => history.note_clone(from, to),
             Op::Sync => history.sync_all(at),
             Op::FsyncDir { .. } => history.sync_rows(at),
             Op::Fsync { .. } => {
@@ -460,5 +477,30 @@ mod tests {
             may_be_found(&ops, 10_000).unwrap();
             may_be_found(&ops, 2 * THRESHOLD).unwrap_err();
         }
+    }
+
+    /// A clone of a large file that was cut to less than makes a file large was held to be small after it was opened for writing, so that
+    /// the times of a write to it were refused.
+    #[test]
+    fn a_clone_of_a_large_file_is_large_from_the_open_for_writing_on() {
+        let [f, c, g] = [b"f", b"c", b"g"].map(|name| TreePath::default().join(name));
+        let (caller, size) = (Caller::ROOT, Some(9000));
+        let cut =
+            Op::SetAttr { caller, path: f.clone(), set: SetAttr { size, ..SetAttr::default() } };
+        let clone = Op::Clone { from: f, to: c.clone() };
+        let later = Op::Mkdir { caller, path: g, perm: 0o755 };
+        let last_write_alone = |len, truncate| {
+            let flags = OpenFlags { read: true, write: true, truncate, ..OpenFlags::default() };
+            let open = Op::Open { path: c.clone(), flags, slot: 0 };
+            let (first, last) = (write(0, len), write(0, 100));
+            let ops = [create(false), first, cut.clone(), clone.clone(), open, later.clone(), last];
+            let mut steps: Vec<&[Op]> = ops.chunks(1).collect();
+            steps[5] = &[];
+            check(&history(&ops), &steps, Reached { steps: 7, ..Reached::default() })
+        };
+        assert_eq!(last_write_alone(20_000, false), Ok(5));
+        // Of what is small all rows are lost together.
+        last_write_alone(10_000, false).unwrap_err();
+        last_write_alone(20_000, true).unwrap_err();
     }
 }
