@@ -281,7 +281,9 @@ impl<'a> Maker<'a> {
     /// The inode that has its own bytes after `op`, and whether those are none.
     fn owns_bytes(&self, op: &Op) -> Option<(InodeId, bool)> {
         match op {
-            Op::Open { flags, slot, .. } if flags.write || flags.truncate => {
+            Op::Open { flags, slot, .. } | Op::Create { flags, slot, .. }
+                if flags.write || flags.truncate =>
+            {
                 Some((self.session.inode(*slot)?, flags.truncate))
             }
             Op::SetAttr { path, set, .. } => {
