@@ -2,7 +2,8 @@
 //!
 //! Two or three transactions, with snapshot isolation and serializable, and the main view change a few directories and files at
 //! once, as a seed has it: large and small files, hard links, directories moved into each other, clones, limits, dictionaries,
-//! extended attributes, snapshots and rollbacks in between. After each commit
+//! extended attributes, snapshots and rollbacks in between. Every fifth seed does little but move four directories into each other
+//! and commit. After each commit
 //!
 //! 1. the check finds nothing,
 //! 2. after one with snapshot isolation, whatever only one side changed is as that side left it, and what both changed is alike
@@ -120,6 +121,8 @@ struct How {
     crosses: bool,
     /// Nearly all that is done is moving directories.
     moves: bool,
+    /// Nearly all that is done is moving a few directories into each other, each by its own name, and commits are frequent.
+    rings: bool,
     /// The machine dies within the last commit.
     crashes: bool,
 }
@@ -131,6 +134,7 @@ impl How {
             compares: !seed.is_multiple_of(3),
             crosses: seed % 5 > 1,
             moves: seed.is_multiple_of(7),
+            rings: seed.is_multiple_of(5),
             crashes: seed % 6 == 1,
         }
     }
@@ -190,6 +194,9 @@ impl Run<'_> {
 
     /// Does one thing in a view; what it is called, and what came of it.
     fn act(&mut self, fs: &VarveFs, is_serial: bool) -> (String, FsResult<()>) {
+        if self.how.rings && self.rng.chance(95) {
+            return self.move_into(fs, is_serial);
+        }
         let kind = match self.how.moves {
             true if self.rng.chance(85) => 50,
             _ => self.rng.below(if self.how.crosses { 120 } else { 100 }),
@@ -235,6 +242,14 @@ impl Run<'_> {
             86..90 => (told("remove all of"), remove_all(fs, dir, &text)),
             _ => self.act_beside(fs, at, kind),
         }
+    }
+
+    /// Moves what is in one directory into another, by the same name.
+    fn move_into(&mut self, fs: &VarveFs, is_serial: bool) -> (String, FsResult<()>) {
+        let ((dir, text), to) = (self.spot(fs, is_serial), self.dir());
+        let done = fs.rename(dir, name(&text), to, name(&text), RenameMode::Replace);
+        self.tally.moved_dirs += u64::from(done.is_ok());
+        (format!("move {dir}/{text} into {to}"), done)
     }
 
     fn make(&mut self, fs: &VarveFs, kind: u64) -> (String, FsResult<()>) {
@@ -656,12 +671,19 @@ impl Run<'_> {
     }
 
     fn run(&mut self) {
-        for _ in 0..STEPS {
+        // Rings take many tries, each of which costs little.
+        let steps = if self.how.rings { 4 * STEPS } else { STEPS };
+        for _ in 0..steps {
             if self.has_crashed {
                 return;
             }
             let open = self.open.len() as u64;
             match self.rng.below(100) {
+                20..50 if self.how.rings && open == 0 => self.begin(),
+                20..40 if self.how.rings => {
+                    let at = self.rng.below(open) as usize;
+                    self.commit(at);
+                }
                 0..10 if self.open.len() < OPEN_MAX => self.begin(),
                 10..14 if open > 0 => {
                     let at = self.rng.below(open) as usize;
@@ -702,13 +724,16 @@ fn run(seed: u64, tally: &mut Tally) {
     for text in NAMES {
         dirs.push(fs.mk_dir(ROOT, text));
     }
-    for above in [1, 2] {
+    let how = How::of(seed);
+    // The only names of directories that are moved into each other are their own.
+    let filled: &[usize] = if how.rings { &[] } else { &[1, 2] };
+    for above in filled.iter().copied() {
         dirs.push(fs.mk_dir(dirs[above], "a"));
         fs.put_at(fs.mk(dirs[above], "b"), 0, b"small");
         fs.put_at(fs.mk(dirs[above], "c"), 0, &[7; LARGE]);
     }
     let rng = Rng::new(seed);
-    let (how, history, snapshots) = (How::of(seed), Vec::new(), Vec::new());
+    let (history, snapshots) = (Vec::new(), Vec::new());
     let mut run = Run {
         env: Arc::clone(&env),
         fs,
