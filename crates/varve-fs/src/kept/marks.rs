@@ -58,7 +58,12 @@ impl Kept {
     /// Notes that the file at `path` is there. Its absence is not noticed where that fails. REQUIRES: its name is durable.
     pub(super) fn mark(&self, path: &Path) {
         let mark = || {
-            let len = self.env.stat(path)?.len;
+            let mut len = self.env.stat(path)?.len;
+            let is_whole = path.extension().is_none();
+            if is_whole && let Some(blocks) = self.overlays.get(&blocks_path(path))? {
+                // What came since is not durable, and no view sees it.
+                len = len.min(blocks.needs_until());
+            }
             let mark = self.env.open(&mark_path(path), OpenMode::CreateOrOpen)?;
             mark.write_all_at(&encode_mark(len), 0)
         };

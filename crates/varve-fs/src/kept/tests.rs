@@ -284,6 +284,30 @@ fn what_is_kept_is_made_durable_once_whatever_comes_beside_it() {
     }
 }
 
+/// The mark of a file that was removed while it was written to claimed what was written since the snapshot, which a power cut may take: the
+/// check found the snapshot's file cut, and nothing was missing.
+#[test]
+fn a_mark_claims_no_more_than_views_see() {
+    const END: u64 = 3 * BLOCK_BYTES;
+    let last = 2 * BLOCK_BYTES;
+    let cases =
+        [(0..0, END), (END..END + 9, END), (0..9, END), (last..last + 9, last), (0..END, 0)];
+    for (written, claimed) in cases {
+        let rig = Rig::new();
+        rig.env.set_shares_room(false);
+        rig.kept.begin(FIRST);
+        let bytes = vec![2; (written.end - written.start) as usize];
+        let write = || rig.object.write_all_at(&bytes, written.start);
+        rig.kept.change(INO, rig.object.as_ref(), written.clone(), write).unwrap();
+        let mut unsynced = BTreeSet::new();
+        assert!(rig.kept.take(INO, &rig.path, &mut unsynced).unwrap());
+        rig.kept.marking(&unsynced, || io::Result::Ok(())).unwrap();
+        let mark = rig.kept.path(FIRST, INO).with_extension("mark");
+        let found = inspect_mark(rig.env.as_ref(), &mark).unwrap();
+        assert_eq!(found, Some(claimed), "{written:?}");
+    }
+}
+
 /// A commit of rows alone was in the log behind what no barrier covered yet when its daemon died. The next mount let go of what was
 /// kept for the transaction, and a power cut soon after brought that back, with later bytes of large files.
 #[test]

@@ -236,6 +236,17 @@ impl Overlay {
         self.state.read().owns(&(bytes.start.min(end)..end))
     }
 
+    /// How far anything of the base is read through it.
+    pub(crate) fn needs_until(&self) -> u64 {
+        let (mut at, mut needed) = (0, 0);
+        while at < self.header.base_len {
+            let (is_own, end) = self.run(at, self.header.base_len);
+            needed = if is_own { needed } else { end };
+            at = end;
+        }
+        needed
+    }
+
     /// Whether the byte at `at` is its own, and up to where, at most `end`, that goes on.
     pub(crate) fn run(&self, at: u64, end: u64) -> (bool, u64) {
         self.state.read().run(at, end)

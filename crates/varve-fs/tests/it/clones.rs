@@ -394,7 +394,7 @@ fn a_crash_while_cloning_or_unfolding_leaves_a_state_that_existed() {
         clones_percent: 12,
         copies_percent: 0,
     };
-    let seeds = [0..3, 49..50, 63..64, 71..72, 73..74, 95..96, 108..109];
+    let seeds = [0..3, 49..50, 63..64, 71..72, 73..74, 95..96, 108..109, 149..150];
     let points = seeds.map(|seeds| crash_points::explore_seeds(&Cloning, seeds, &options));
     assert!(points.iter().sum::<u64>() > 400, "{points:?}");
 }
