@@ -201,8 +201,11 @@ fn a_crash_between_portions_leaves_all_of_a_commit_or_nothing() {
 fn portions_are_taken_back_where_a_commit_does_not_come() {
     let (env, fs, txn, view) = scene(1);
     let unchanged = pending(&fs, &txn);
-    let path_suffix = ".wal".to_owned();
-    env.fail(FaultRule { path_suffix, op: SimOp::Write, nth: 3, errno: NO_SPACE, sticky: false });
+    // Again when room was got back for the write, too.
+    for nth in [3, 4] {
+        let path_suffix = ".wal".to_owned();
+        env.fail(FaultRule { path_suffix, op: SimOp::Write, nth, errno: NO_SPACE, sticky: false });
+    }
     let full = fs.commit_transaction(&txn.name, &view);
     assert!(matches!(full, Err(CommitError::Failed(FsError::NoSpace(_)))), "{full:?}");
     assert_eq!(pending(&fs, &txn), unchanged);
