@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use varve_types::{FileName, InodeId};
-use varve_vfs::{AccessMode, Attr, Caller, Entry, FileType, FsError, FsResult, Vfs, insist};
+use varve_vfs::{
+    AccessMode, Attr, Caller, Entry, FileType, FsError, FsResult, Vfs, in_time, insist,
+};
 
 use crate::export::{Asker, Export, Terms};
 use crate::handle::{FileHandle, HANDLE_BYTES_MAX};
@@ -93,23 +94,13 @@ impl Service {
 
     /// Makes a call that may have to wait for transactions, as long as it may.
     pub(crate) fn settled<T>(&self, call: impl Fn() -> FsResult<T>) -> FsResult<T> {
-        let (begin, wait_max) = (Instant::now(), self.vfs.lock_wait_max());
-        loop {
-            let blocked = match call() {
-                Err(FsError::Blocked(blocked)) => blocked,
-                done => return done,
-            };
-            let left = wait_max.saturating_sub(begin.elapsed());
-            if !left.is_zero() {
-                self.vfs.wait_for_locks(&blocked, left);
-                continue;
-            }
-            let last = insist(&*self.vfs, blocked, || match call() {
-                Err(FsError::Blocked(blocked)) => Err(blocked),
-                done => Ok(done),
-            });
-            return last.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked)));
-        }
+        let vfs = &*self.vfs;
+        let once = || match call() {
+            Err(FsError::Blocked(blocked)) => Err(blocked),
+            done => Ok(done),
+        };
+        let done = in_time(vfs, vfs.lock_wait_max(), once).or_else(|it| insist(vfs, it, once));
+        done.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked)))
     }
 }
 

@@ -11,7 +11,7 @@ mod ops;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsage};
 pub use error::{Blocked, FsError, FsResult};
-pub use locks::insist;
+pub use locks::{in_time, insist};
 pub use ops::{
     AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,
     RenameMode, SeekFrom, SetIdTaken, StatFs, Transact, Vfs, Written, XattrMode,

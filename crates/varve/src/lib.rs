@@ -43,7 +43,6 @@ pub mod trees;
 pub mod upgrade;
 mod uri;
 pub mod views;
-mod waiting;
 mod whole_file;
 
 pub use embedded::Transaction;

@@ -19,7 +19,7 @@ use varve_fs::{
 };
 use varve_fuse::MountPoint;
 use varve_types::{FileName, InodeId};
-use varve_vfs::{FsError, Vfs};
+use varve_vfs::{FsError, Vfs, in_time};
 
 use crate::mounting::{find_mount, within_mount};
 use crate::socket::{Places, check_listener, unreached};
@@ -28,7 +28,6 @@ use crate::transfer;
 use crate::upgrade::control;
 use crate::upgrade::request::Request;
 pub use crate::upgrade::request::{CloneRequest, ViewRequest};
-use crate::waiting::in_time;
 use crate::{Error, Result, exit_status};
 
 /// How long a commit waits for large files to be closed: the kernel tells of that when close(2) has returned, and the program

@@ -1,17 +1,7 @@
+use varve_testkit::rng::Rng;
+
 use super::*;
 use crate::sim::SimEnv;
-
-/// A small generator: xorshift64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 const PATHS: [&str; 5] = ["/a", "/b", "/d/a", "/d/b", "/e/a"];
 const DIRS: [&str; 3] = ["/", "/d", "/e"];
@@ -85,13 +75,13 @@ fn seen(env: &dyn Env) -> Vec<(PathBuf, Vec<u8>)> {
 fn what_is_done_is_seen_and_nothing_happens_below() {
     let mut done = 0;
     for seed in 1_u64..200 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut rng = Rng::new(seed);
         let (below, real) = (filled(seed), filled(seed));
         let before = seen(below.as_ref());
         let shadow = ShadowEnv::new(below.clone());
         for _ in 0..60 {
             let bounds = [16, 5, 5, 3, 12_000, 5000];
-            let draws = bounds.map(|bound| random.below(bound));
+            let draws = bounds.map(|bound| rng.below(bound));
             let (expected, found) = (change(real.as_ref(), draws), change(shadow.as_ref(), draws));
             assert_eq!(found, expected, "seed {seed}: {draws:?}");
             assert_eq!(seen(shadow.as_ref()), seen(real.as_ref()), "seed {seed}: {draws:?}");

@@ -22,12 +22,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use varve_engine::{Direction, KeyRange};
 use varve_fs::{Dictionaries, MountOptions, VarveFs, ViewKind};
-use varve_vfs::{Blocked, FsError, FsResult, Vfs, insist};
+use varve_vfs::{Blocked, FsError, FsResult, Vfs, in_time, insist};
 
 use crate::error::split_hint;
 use crate::store::{self, FileSystem};
 use crate::views::{Asked, place_of};
-use crate::waiting::in_time;
 use crate::{Error, Result};
 use protocol::{End, Failure, MESSAGE_BYTES_MAX, Request, Response};
 pub(crate) use server::Server;

@@ -1,5 +1,6 @@
 //! A store over NFS, asked by a client that others wrote (libnfs), and by calls put together here.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use varve_testkit::rng::Rng;
 use varve_testkit::{Command, skipped, there_is};
 
 use crate::harness::{fails, run, varve};
@@ -17,26 +19,19 @@ struct Server {
     address: SocketAddr,
 }
 
-/// What a server says when it answers.
-fn ready(child: &mut Child) -> Value {
-    let output = child.stdout.take().expect("its output");
-    let mut said = serde_json::Deserializer::from_reader(output).into_iter();
-    said.next().expect("something").expect("an object")
-}
-
 impl Server {
-    fn start(store: &Path, listen: &str, exports: &[&str]) -> Server {
+    /// One whose exports are given by these arguments.
+    fn start<A: AsRef<OsStr>>(store: &Path, listen: &str, exports: [A; 2]) -> Server {
         let mut command = varve();
-        command.args(["nfs", "--json", "--listen", listen]).arg(store);
-        for export in exports {
-            command.args(["--export", export]);
-        }
+        command.args(["nfs", "--json", "--listen", listen]).args(exports).arg(store);
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
-        let ready = ready(&mut child);
+        let output = child.stdout.take().expect("its output");
+        let mut said = serde_json::Deserializer::from_reader(output).into_iter::<Value>();
+        let ready = said.next().expect("something").expect("an object");
         let address = ready["address"].as_str().and_then(|address| address.parse().ok());
         Server { child, address: address.expect("an address") }
     }
@@ -68,7 +63,7 @@ fn formatted() -> (tempfile::TempDir, PathBuf) {
     (dir, store)
 }
 
-const ALL: &str = "/ 127.0.0.1(rw,no_root_squash)";
+const ALL: [&str; 2] = ["--export", "/ 127.0.0.1(rw,no_root_squash)"];
 
 #[test]
 fn programs_work_over_nfs_and_over_a_kill_of_the_server() {
@@ -84,7 +79,7 @@ fn programs_work_over_nfs_and_over_a_kill_of_the_server() {
     let mut compile = Command::new("gcc");
     compile.args(["-O1", "-Wall", "-o"]).arg(&client).arg(&source).arg("-lnfs");
     run(&mut compile);
-    let mut server = Server::start(&store, "127.0.0.1:0", &[ALL]);
+    let mut server = Server::start(&store, "127.0.0.1:0", ALL);
     let port = server.address.port().to_string();
     let mut command = Command::new(&client);
     let mut program = command
@@ -103,7 +98,7 @@ fn programs_work_over_nfs_and_over_a_kill_of_the_server() {
     server.child.kill().expect("it is killed");
     server.child.wait().expect("its end");
     let listen = server.address.to_string();
-    let server = Server::start(&store, &listen, &[ALL]);
+    let server = Server::start(&store, &listen, ALL);
     program.stdin.take().expect("its input").write_all(b"go on\n").expect("a line");
     said.read_to_string(&mut complaints).expect("what it says");
     assert_eq!(complaints, "");
@@ -204,7 +199,7 @@ fn at(handle: &[u8], name: &[u8]) -> Xdr {
 #[test]
 fn a_call_that_comes_twice_is_done_once() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", &[ALL]);
+    let server = Server::start(&store, "127.0.0.1:0", ALL);
     let mut client = server.connect();
     let root = client.root();
     let guarded = at(&root, b"file").numbers(&[1]).numbers(&MODE);
@@ -231,7 +226,7 @@ fn a_call_that_comes_twice_is_done_once() {
 #[test]
 fn exports_say_who_may_do_what() {
     let (dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", &[ALL]);
+    let server = Server::start(&store, "127.0.0.1:0", ALL);
     let mut client = server.connect();
     let root = client.root();
     for name in [&b"public"[..], b"secret"] {
@@ -241,14 +236,8 @@ fn exports_say_who_may_do_what() {
     let exports = dir.path().join("exports");
     std::fs::write(&exports, "# who\n\n/public 10.0.0.0/8(rw) 127.0.0.0/8(ro)\n/secret 10.0.0.1\n")
         .unwrap();
-    let mut command = varve();
-    command
-        .args(["nfs", "--json", "--listen", "127.0.0.1:0", "--exports-file"])
-        .arg(&exports)
-        .arg(&store);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let ready = ready(&mut child);
-    let server = Server { child, address: ready["address"].as_str().unwrap().parse().unwrap() };
+    let from_file = [OsStr::new("--exports-file"), exports.as_os_str()];
+    let server = Server::start(&store, "127.0.0.1:0", from_file);
     let mut client = server.connect();
     let mut mount = |path: &str| client.call(MOUNT, 1, &Xdr::default().bytes(path.as_bytes()));
     assert_eq!(["/", "/secret", "/publicity"].map(|path| number(&mount(path), 0)), [13; 3]);
@@ -303,20 +292,15 @@ fn calls(root: &[u8], file: &[u8]) -> [(u32, Xdr); 21] {
 #[test]
 fn nonsense_harms_nobody() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", &[ALL]);
+    let server = Server::start(&store, "127.0.0.1:0", ALL);
     let mut good = server.connect();
     let root = good.root();
     assert_eq!(good.status(8, &at(&root, b"file").numbers(&[0]).numbers(&MODE)), 0);
     let found = good.call(NFS, 3, &at(&root, b"file"));
     let file = found[8..8 + number(&found, 4) as usize].to_vec();
     let calls = calls(&root, &file);
-    let mut state = 0x1234_5678_9abc_def1_u64;
-    let mut random = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut rng = Rng::new(1);
+    let mut random = |below: usize| rng.below(below as u64) as usize;
     let (mut bad, mut answered, mut ended) = (server.connect(), 0, 0);
     for round in 0..3000 {
         let (procedure, arguments) = &calls[round % calls.len()];
@@ -366,7 +350,7 @@ fn nonsense_harms_nobody() {
 #[test]
 fn listings_go_on_where_they_ended_whatever_has_gone() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", &[ALL]);
+    let server = Server::start(&store, "127.0.0.1:0", ALL);
     let mut client = server.connect();
     let root = client.root();
     for number in 0..300 {
