@@ -4,10 +4,13 @@
 //! 2. [`shape`]: lengths of files and functions, opening comments of modules.
 //! 3. [`text`]: words and addresses that must not be in the repository.
 //! 4. [`promises`]: each point of docs/semantics.md has its test, and each test its point.
+//! 5. [`circles`]: files of a crate import each other in small circles only.
 //!
 //! Each rule is a function of its input that returns findings; only this module reads files. A finding
 //! that begins with `note:` is shown and does not fail the check.
 
+mod circles;
+mod imports;
 mod promises;
 mod rooms;
 mod shape;
@@ -53,6 +56,7 @@ pub(crate) fn check_workspace(root: &Path) -> Outcome {
         Step::new("git").args(["ls-files", "-co", "--exclude-standard"]).dir(root).capture()?;
     let mut files = 0_usize;
     let mut promises = promises::Promises::default();
+    let mut circles = circles::Circles::default();
     for name in listing.lines() {
         let Ok(bytes) = fs::read(root.join(name)) else { continue };
         let Ok(content) = String::from_utf8(bytes) else { continue };
@@ -61,9 +65,11 @@ pub(crate) fn check_workspace(root: &Path) -> Outcome {
         promises.read(name, &content);
         if name.ends_with(".rs") {
             findings.extend(shape::check(name, &content));
+            circles.read(name, &content);
         }
     }
     findings.extend(promises.findings());
+    findings.extend(circles.findings());
     let failures = findings.iter().filter(|finding| finding.fails).count();
     for finding in &findings {
         let kind = if finding.fails { "error" } else { "note" };
