@@ -20,6 +20,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use varve_env::File;
+use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::node::OpenNode;
@@ -94,6 +95,12 @@ impl Descriptors {
                 state.object = None;
             }
         }
+    }
+
+    /// Closes the object of an inode here, wherever it is open.
+    pub(crate) fn close(&self, ino: InodeId) {
+        let open: Vec<_> = self.queue.lock().iter().filter_map(Weak::upgrade).collect();
+        open.iter().filter(|node| node.ino == ino).for_each(|node| node.state().object = None);
     }
 
     /// Inodes that may have their object open.

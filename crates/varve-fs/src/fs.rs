@@ -33,7 +33,6 @@ use crate::kept::exists;
 use crate::locator::Locator;
 use crate::locks::RowLocks;
 use crate::lost::Lost;
-use crate::mapped::Mapped;
 use crate::namespace::by_number::Hints;
 use crate::node::Handles;
 use crate::objects::Objects;
@@ -68,7 +67,6 @@ pub struct VarveFs {
     pub(crate) habits: Habits,
     pub(crate) walks: Walks,
     pub(crate) unsettled: Unsettled,
-    pub(crate) mapped: Mapped,
     /// Where files were found that nobody knew any more.
     pub(crate) hints: Hints,
     pub(crate) ids: Arc<IdAllocator>,
@@ -562,7 +560,6 @@ impl VarveFs {
             habits: Habits::new(),
             walks: Walks::new(),
             unsettled: Unsettled::default(),
-            mapped: Mapped::default(),
             hints: Hints::default(),
             ids,
             reaper: Arc::new(reaper),

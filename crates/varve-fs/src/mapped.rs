@@ -7,7 +7,8 @@
 //!    ([`Mapped::note`]).
 //! 2. Who must know of all that is written straight asks which of those are still mapped ([`VarveFs::mapped_files`]): the kernel says
 //!    of an object whether somebody has it open for writing, as a mapping does. A view that begins has all of them kept,
-//!    as those that are open; a commit that would change one is refused.
+//!    as those that are open; a commit that would change one is refused. A serializable transaction, which sees the object itself, does not
+//!    open one ([`VarveFs::check_changed_elsewhere`]).
 //! 3. Those that are not mapped are forgotten when they are asked about, and when many are noted.
 //!
 //! Neither a process that takes over nor the next mount knows of what was closed before and is mapped still.
@@ -17,10 +18,8 @@
 //! object open for writing ([`VarveFs::note_left_open`]), and leaves its row dirty until nobody has. So does a process that takes over.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
 use parking_lot::Mutex;
-use varve_env::OpenMode;
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -60,6 +59,11 @@ impl Mapped {
         many
     }
 
+    /// Whether a file was open for writing straight when it was closed, and is not known to be unmapped.
+    pub(crate) fn is_noted(&self, ino: InodeId) -> bool {
+        self.0.lock().files.contains_key(&ino)
+    }
+
     /// Whether a file counts as one that is written to by who opened it before a daemon died.
     pub(crate) fn is_left(&self, ino: InodeId) -> bool {
         self.0.lock().left.contains(&ino)
@@ -83,20 +87,20 @@ impl VarveFs {
     /// Of a mount that begins: notes a file that was being written when an earlier one died, if somebody still writes to it.
     pub(crate) fn note_left_open(&self, ino: InodeId) -> FsResult<()> {
         if self.objects.kept().is_some() && self.is_written_straight(ino)? {
-            self.mapped.note(ino);
-            self.mapped.0.lock().left.insert(ino);
+            self.objects.mapped.note(ino);
+            self.objects.mapped.0.lock().left.insert(ino);
         }
         Ok(())
     }
 
     /// Whether somebody still writes to a file who opened it before a daemon died.
     pub(crate) fn is_left_written(&self, ino: InodeId) -> FsResult<bool> {
-        if !self.mapped.is_left(ino) {
+        if !self.objects.mapped.is_left(ino) {
             return Ok(false);
         }
         let is_written = self.is_written_straight(ino)?;
         if !is_written {
-            self.mapped.0.lock().left.remove(&ino);
+            self.objects.mapped.0.lock().left.remove(&ino);
         }
         Ok(is_written)
     }
@@ -106,21 +110,21 @@ impl VarveFs {
         if let Err(error) = self.mapped_files(|_| true) {
             log::debug!("files that were closed stay noted: {error}");
         }
-        let mut noted = self.mapped.0.lock();
+        let mut noted = self.objects.mapped.0.lock();
         noted.look_at = 2 * noted.files.len();
     }
 
     /// The files among those that are `asked` for which are closed and still mapped, or open again, for writing straight.
     pub(crate) fn mapped_files(&self, asked: impl Fn(InodeId) -> bool) -> FsResult<Vec<InodeId>> {
         let noted: Vec<(InodeId, u64)> = {
-            let noted = self.mapped.0.lock();
+            let noted = self.objects.mapped.0.lock();
             noted.files.iter().map(|(ino, number)| (*ino, *number)).collect()
         };
         let mut mapped = Vec::new();
         for (ino, number) in noted.into_iter().filter(|(ino, _)| asked(*ino)) {
             match self.is_written_straight(ino)? {
                 true => mapped.push(ino),
-                false => self.mapped.forget(ino, number),
+                false => self.objects.mapped.forget(ino, number),
             }
         }
         Ok(mapped)
@@ -128,20 +132,11 @@ impl VarveFs {
 
     /// Whether somebody has the object of `ino` open for writing, besides this program.
     pub(crate) fn is_written_straight(&self, ino: InodeId) -> FsResult<bool> {
-        if let Some(node) = self.locator.node(ino) {
-            let mut state = node.state();
-            if state.writers > 0 && state.passthrough > 0 {
-                return Ok(true);
-            }
-            // It is open for writing, too.
-            state.object = None;
-        }
-        let object = match self.env.open(&self.objects.path(ino), OpenMode::Read) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            object => object.map_err(|error| self.object_error("open", ino, error))?,
-        };
-        self.objects.claim_by(ino, &object);
-        object.has_writers().map_err(|error| self.object_error("ask who writes to", ino, error))
+        let is_open = self.locator.node(ino).is_some_and(|node| {
+            let state = node.state();
+            state.writers > 0 && state.passthrough > 0
+        });
+        Ok(is_open || self.objects.has_writers(ino)?)
     }
 }
 
@@ -149,8 +144,8 @@ impl VarveFs {
 mod tests {
     use std::sync::Arc;
 
-    use varve_env::Env;
     use varve_env::os::OsEnv;
+    use varve_env::{Env, OpenMode};
     use varve_types::FileName;
     use varve_vfs::{Caller, OpenFlags, Vfs};
 
@@ -181,20 +176,20 @@ mod tests {
         let (mapped, map) = closed("mapped");
         for i in 0..3 * NOTED_MAX {
             closed(&format!("f{i}"));
-            assert!(fs.mapped.0.lock().files.len() <= NOTED_MAX);
+            assert!(fs.objects.mapped.0.lock().files.len() <= NOTED_MAX);
         }
         // A sync under way has them open for writing.
         fs.sync().unwrap();
         assert_eq!(fs.mapped_files(|ino| ino == mapped).unwrap(), [mapped]);
         assert_eq!(fs.mapped_files(|_| true).unwrap(), [mapped]);
-        assert_eq!(fs.mapped.0.lock().files.len(), 1);
+        assert_eq!(fs.objects.mapped.0.lock().files.len(), 1);
         // Noted again while it is looked for the last time.
-        let number = fs.mapped.0.lock().files[&mapped];
-        assert!(!fs.mapped.note(mapped));
-        fs.mapped.forget(mapped, number);
+        let number = fs.objects.mapped.0.lock().files[&mapped];
+        assert!(!fs.objects.mapped.note(mapped));
+        fs.objects.mapped.forget(mapped, number);
         assert_eq!(fs.mapped_files(|_| true).unwrap(), [mapped]);
         drop(map);
         assert_eq!(fs.mapped_files(|_| true).unwrap(), []);
-        assert!(fs.mapped.0.lock().files.is_empty());
+        assert!(fs.objects.mapped.0.lock().files.is_empty());
     }
 }

@@ -39,6 +39,7 @@ use crate::descriptors::{Claim, Descriptors};
 use crate::error;
 use crate::kept::{Kept, copy_file, create_dirs_between, exists};
 use crate::main_file::MainFile;
+use crate::mapped::Mapped;
 use crate::overlay::{Overlays, blocks_path};
 use crate::superblock::{kept_dir, objects_dir};
 use crate::views::{Own, ViewFile};
@@ -77,6 +78,8 @@ pub(crate) struct Objects {
     making: Mutex<()>,
     origin: Origin,
     pub(crate) stamps: Stamps,
+    /// Those of the store that were closed and may still be written to; its views know of them, too.
+    pub(crate) mapped: Arc<Mapped>,
 }
 
 /// Where the bytes of objects that are not in the directory are.
@@ -131,22 +134,22 @@ impl Objects {
         let overlays = Arc::new(Overlays::new(Arc::clone(&env)));
         let kept = Kept::new(Arc::clone(&env), kept_dir(store), Arc::clone(&overlays));
         let origin = Origin::Store(Arc::new(kept));
-        Ok(Objects::with(env, objects_dir(store), storage, overlays, origin))
+        Ok(Objects::with(env, objects_dir(store), (storage, overlays, Arc::default()), origin))
     }
 
     /// Those of a view, whose own are in `dir`: it sees the others as of the epoch `epoch`, or as they are. REQUIRES: these are
     /// the store's.
     pub(crate) fn of_view(self: &Arc<Self>, dir: PathBuf, epoch: Option<InodeId>) -> Objects {
         let origin = Origin::View { store: Arc::clone(self), epoch };
-        let (storage, overlays) = (Arc::clone(&self.storage), Arc::clone(&self.overlays));
-        Objects::with(Arc::clone(&self.env), dir, storage, overlays, origin)
+        let shared =
+            (Arc::clone(&self.storage), Arc::clone(&self.overlays), Arc::clone(&self.mapped));
+        Objects::with(Arc::clone(&self.env), dir, shared, origin)
     }
 
     fn with(
         env: Arc<dyn Env>,
         dir: PathBuf,
-        storage: Arc<Storage>,
-        overlays: Arc<Overlays>,
+        (storage, overlays, mapped): (Arc<Storage>, Arc<Overlays>, Arc<Mapped>),
         origin: Origin,
     ) -> Objects {
         // A copy of a store may lack their directory.
@@ -164,6 +167,7 @@ impl Objects {
             making: Mutex::default(),
             origin,
             stamps: Stamps::default(),
+            mapped,
         }
     }
 
@@ -234,6 +238,33 @@ impl Objects {
             (Some(kept), Some(epoch)) => kept.read(epoch, ino, &path, with),
             (Some(_), None) => with(self.env.open(&path, OpenMode::Read)?.as_ref()),
             (None, _) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Of the store: whether somebody has the object of `ino` open for writing, besides this program.
+    pub(crate) fn has_writers(&self, ino: InodeId) -> FsResult<bool> {
+        // It is open for writing, too.
+        self.descriptors().close(ino);
+        let path = self.path(ino);
+        let object = match self.env.open(&path, OpenMode::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            object => object.map_err(|error| error::object("open", &path, error))?,
+        };
+        self.claim_by(ino, &object);
+        object.has_writers().map_err(|error| error::object("ask who writes to", &path, error))
+    }
+
+    /// Of a view: whether somebody who has closed the object of `ino` in the store goes on writing to it.
+    pub(crate) fn is_mapped_below(&self, ino: InodeId) -> FsResult<bool> {
+        match &self.origin {
+            Origin::View { store, .. }
+                if self.mapped.is_noted(ino) && store.has_writers(ino)? =>
+            {
+                // A sync under way has it open for writing.
+                drop(store.syncing.lock());
+                store.has_writers(ino)
+            }
+            _ => Ok(false),
         }
     }
 

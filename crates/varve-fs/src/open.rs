@@ -106,7 +106,7 @@ impl VarveFs {
         if !held.inode.content.is_object() {
             return Ok(false);
         }
-        self.check_written_elsewhere(&held.inode)?;
+        self.check_changed_elsewhere(&held.inode)?;
         let object = self.object_file(node)?;
         let ends_right = self.trim_object(&held.inode, object.as_ref())?;
         if flags.write {
@@ -326,7 +326,7 @@ impl VarveFs {
             if may_leave_bytes {
                 self.objects.begin_release();
             }
-            many_noted = file.passthrough && file.flags.write && self.mapped.note(ino);
+            many_noted = file.passthrough && file.flags.write && self.objects.mapped.note(ino);
         })?;
         if many_noted {
             self.forget_unmapped();

@@ -240,7 +240,7 @@ impl VarveFs {
     /// Makes a clean row dirty, before the object changes. Commits.
     pub(crate) fn make_dirty(&self, held: &mut Held<'_>, object: &dyn File) -> FsResult<()> {
         let ino = held.inode.ino;
-        self.check_written_elsewhere(&held.inode)?;
+        self.check_changed_elsewhere(&held.inode)?;
         let Content::Object { dirty: false, .. } = held.inode.content else { return Ok(()) };
         self.trim_object(&held.inode, object)?;
         self.stamp_object(ino, object, held.inode.times.mtime)?;
@@ -313,7 +313,7 @@ impl VarveFs {
         object.set_len(size).map_err(fail)?;
         self.stamp_object(ino, object.as_ref(), now)?;
         let writers = node.as_ref().is_some_and(|node| node.state().writers > 0);
-        if !writers && !self.mapped.is_left(ino) {
+        if !writers && !self.objects.mapped.is_left(ino) {
             self.make_clean(held, object)?;
             self.objects.stamps.forget(ino);
             if let Some(node) = &node {

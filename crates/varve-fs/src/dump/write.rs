@@ -92,7 +92,7 @@ pub fn dump_store(
 ) -> StoreResult<Counts> {
     let options = MountOptions { memory_budget_bytes: memory_bytes / 2, ..MountOptions::default() };
     let fs = VarveFs::open(Arc::clone(&env), dir, options)?;
-    let unfolded = match fs.mapped.any_left() {
+    let unfolded = match fs.objects.mapped.any_left() {
         Some(ino) => Err(StoreError::Invalid(format!(
             "a program has had the large file of inode {ino} open for writing since a daemon of the store died; dump the store \
              when it has ended"

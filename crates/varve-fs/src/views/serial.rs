@@ -239,6 +239,21 @@ impl VarveFs {
         Err(FsError::Busy)
     }
 
+    /// The same of one whose bytes are to be read or changed. Programs that have closed it may go on writing to it, too, who have mapped
+    /// it; they are noted before its row is clean.
+    pub(crate) fn check_changed_elsewhere(&self, inode: &Inode) -> FsResult<()> {
+        self.check_written_elsewhere(inode)?;
+        if self.serial.is_none() || !self.objects.is_mapped_below(inode.ino)? {
+            return Ok(());
+        }
+        let fail = |error| self.object_error("stat", inode.ino, error);
+        if self.objects.has_own(inode.ino).map_err(fail)? {
+            return Ok(());
+        }
+        self.note_refused();
+        Err(FsError::Busy)
+    }
+
     /// Notes in a serializable view that a call fails as others are in its way.
     fn note_refused(&self) {
         if let Some((db, Some(serial))) = self.locking() {

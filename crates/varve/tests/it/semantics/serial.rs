@@ -1,7 +1,7 @@
 //! Serializable transactions: what they keep others from, who waits for whom, who gives way.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::thread::{self, JoinHandle};
@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use varve_testkit::{Command, eventually, there_is};
 
+use super::views::MAPPER;
 use super::{Place, names, pattern, refused_io, semantics};
 use crate::harness::{run, varve, with_namespaces};
 
@@ -22,6 +23,7 @@ semantics!(
     serializable_runs,
     serializable_retries,
     serializable_large_files,
+    serializable_mapped_files,
     serializable_large_runs,
     serializable_git,
     serializable_crashes
@@ -376,6 +378,45 @@ fn serializable_large_files(place: &Place) {
     waits.join().unwrap().unwrap();
     assert_eq!(fs::read(dir.join("large")).unwrap(), pattern(3, LARGE));
     sizes_of_what_was_written_elsewhere(&dir);
+}
+
+/// A program had mapped a large file and closed it: a transaction read the bytes, and committed after they had changed.
+fn serializable_mapped_files(place: &Place) {
+    if !place.is_varve() || !there_is("python3") {
+        return;
+    }
+    let (dir, before) = (place.dir(), pattern(1, LARGE));
+    fs::write(dir.join("mapped"), &before).unwrap();
+    let mut mapper = Command::new("python3")
+        .args(["-c", MAPPER])
+        .current_dir(&dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut order = mapper.stdin.take().unwrap();
+    let mut said = BufReader::new(mapper.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(said.next().unwrap(), "closed");
+    let txn = Txn::begin(&dir, &[]);
+    // Somebody else may read it meanwhile, which is no writer.
+    let reader = fs::File::open(dir.join("mapped")).unwrap();
+    refused_io(fs::read(txn.path.join("mapped")).map(drop), Errno::BUSY);
+    let cut = OpenOptions::new().write(true).open(txn.path.join("mapped"));
+    refused_io(cut.map(drop), Errno::BUSY);
+    assert_eq!(fs::metadata(txn.path.join("mapped")).unwrap().len(), LARGE as u64);
+    order.write_all(b"\n").unwrap();
+    assert_eq!(said.next().unwrap(), "changed");
+    refused_io(fs::read(txn.path.join("mapped")).map(drop), Errno::BUSY);
+    drop(order);
+    assert!(mapper.wait().unwrap().success());
+    let mut after = before;
+    after[1000..1008].copy_from_slice(b"in place");
+    eventually("the mapping is gone", || fs::read(txn.path.join("mapped")).is_ok());
+    assert!(fs::read(txn.path.join("mapped")).unwrap() == after);
+    drop(reader);
+    fs::write(txn.path.join("mapped"), &after[1000..]).unwrap();
+    txn.commit();
+    assert!(fs::read(dir.join("mapped")).unwrap() == after[1000..]);
 }
 
 /// Runs so many programs at once, each of which runs `script` so many times in transactions of its own.

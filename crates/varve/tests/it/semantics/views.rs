@@ -139,7 +139,7 @@ fn snapshot_of_large_files(place: &Place) {
 }
 
 /// Maps a file and closes it, and changes it in memory when it is told to.
-const MAPPER: &str = r#"
+pub(super) const MAPPER: &str = r#"
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
