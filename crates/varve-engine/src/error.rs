@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use varve_types::KeyspaceId;
 
-use crate::txn::{Blocked, GaveWay};
+use crate::txn::terms::{Blocked, GaveWay};
 
 /// The result of a store call.
 pub type StoreResult<T> = Result<T, StoreError>;

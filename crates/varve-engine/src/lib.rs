@@ -24,12 +24,14 @@ pub mod fjall;
 pub mod inspect;
 mod iter;
 mod key;
+mod keyspace;
 mod manifest;
 mod memtable;
 mod metrics;
 pub mod options;
 mod pace;
 pub mod paths;
+mod place;
 mod poison;
 mod read;
 pub mod repair;
@@ -52,7 +54,7 @@ pub use branch::{
     Branch, BranchInfo, BranchOptions, CONFLICT_KEYS_MAX, Clash, Commuting, KeptLocks, Merged,
     RowVisitor, SnapshotStore,
 };
-pub use compaction::defragment::{Defragmented, Fragmentation};
+pub use compaction::defragment::Defragmented;
 pub use compaction::policy::defragment::Fit;
 pub use compaction::redesign::Redesign;
 pub use db::{Db, SnapshotInfo, VerifyProgress, VerifyReport};
@@ -60,10 +62,12 @@ pub use design::StoreDesign;
 pub use error::{StoreError, StoreResult};
 pub use inspect::{Inspection, inspect, inspect_store};
 pub use key::Key;
+pub use metrics::Fragmentation;
 pub use options::{CompactionPolicy, DbOptions, ValuePolicy};
 pub use reserve::Reserve;
 pub use row_versions::RowVersion;
 pub use store::{
     Direction, KeyIter, KeyRange, KeyspaceOptions, Pair, ScanIter, SortedRows, Store, StoreSnapshot,
 };
-pub use txn::{Blocked, GaveWay, LockOptions, LockStatus};
+pub use txn::locks::LockStatus;
+pub use txn::terms::{Blocked, GaveWay, LockOptions};

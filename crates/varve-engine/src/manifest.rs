@@ -39,11 +39,11 @@ use varve_format::log::{
 use varve_format::segment::SegmentShare;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
-use crate::branch::BranchSpace;
+use crate::branch::record::BranchSpace;
 use crate::files::{StoreFile, format_error, io_error};
+use crate::place::{LEVELS, Place};
 use crate::poison::Poison;
 use crate::read::{CURRENT_BYTES_MAX, read_log, read_whole};
-use crate::version::{LEVELS, Place};
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
 /// An edit of the state that a manifest begins with ends once it has so many bytes: some tables, snapshots or branches.

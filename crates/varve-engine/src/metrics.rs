@@ -8,10 +8,30 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use varve_types::Counter;
 
-use crate::compaction::defragment::Fragmentation;
+use crate::place::LEVELS;
 use crate::tuning::Mix;
 use crate::tuning::layout::StorePlan;
-use crate::version::LEVELS;
+
+/// What the files of tables hold beside what is needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Fragmentation {
+    /// Table files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that nobody needs.
+    pub dead_bytes: u64,
+    /// Files that are no table's own: others point at their blocks.
+    pub zones: u64,
+    /// Zones of which less than three quarters are needed.
+    pub under_utilized: u64,
+    /// Zones by the part that is needed: below 10, 20 ... percent, and all of it.
+    pub by_use: [u64; 11],
+    /// Runs of blocks in zones.
+    pub runs: u64,
+    /// Bytes of such a run, on average.
+    pub mean_run_bytes: u64,
+}
 
 /// Counters since the store was opened.
 #[derive(Debug, Default)]

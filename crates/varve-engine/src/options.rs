@@ -7,10 +7,13 @@ use varve_format::filter::FilterPolicy;
 use varve_format::index::IndexPolicy;
 use varve_format::log::LOG_BYTES_MAX;
 
-use crate::version::LEVELS;
+use crate::place::LEVELS;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
+
+/// Full memtables that may wait for their flush; a writer that would make one more waits.
+pub(crate) const IMMUTABLES_MAX: usize = 2;
 
 /// A table has one part in so many of the budget. While it is built, the hashes of its keys, the filters made of them
 /// and its index take more than its own bytes where rows are small, and nobody counts them.
@@ -216,9 +219,9 @@ impl DbOptions {
     }
 
     /// Bytes of the budget that are left to cached blocks, indexes and filters: all but the memtables,
-    /// of which [`crate::db::IMMUTABLES_MAX`] may wait for their flush beside the active one.
+    /// of which [`IMMUTABLES_MAX`] may wait for their flush beside the active one.
     pub(crate) fn cache_bytes(&self) -> usize {
-        let memtables = (crate::db::IMMUTABLES_MAX + 1) * self.memtable_bytes;
+        let memtables = (IMMUTABLES_MAX + 1) * self.memtable_bytes;
         self.memory_budget_bytes.saturating_sub(memtables).max(64 * KIB)
     }
 

@@ -16,26 +16,13 @@ use parking_lot::RwLock;
 use smallvec::SmallVec;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
-use crate::branch::BranchRecord;
+use crate::branch::record::BranchRecord;
+use crate::keyspace::Keyspace;
 use crate::memtable::Memtable;
 use crate::row_versions::RowVersions;
 use crate::snapshot::Pin;
 use crate::version::Version;
-use crate::{KeyspaceOptions, StoreError, StoreResult};
-
-/// A key space and its tables.
-#[derive(Clone, Debug)]
-pub(crate) struct Keyspace {
-    pub(crate) id: KeyspaceId,
-    /// Its name; that of the store's key space below, if it is a branch's.
-    pub(crate) name: Arc<str>,
-    pub(crate) options: KeyspaceOptions,
-    pub(crate) version: Arc<Version>,
-    /// The branch whose rows it holds; `None`: it is the store's own.
-    pub(crate) branch: Option<BranchId>,
-    /// It stands over none, although it is a branch's.
-    pub(crate) private: bool,
-}
+use crate::{StoreError, StoreResult};
 
 /// The rows of one key space up to some moment, within a stack of them.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use varve_engine::tuning::layout::stored_rows;
+use varve_engine::tuning::stored::stored_rows;
 use varve_engine::{StoreDesign, StoreError};
 use varve_env::os::OsEnv;
 use varve_env::{Env, FileLock};

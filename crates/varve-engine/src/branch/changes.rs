@@ -6,7 +6,7 @@ use varve_types::KeyspaceId;
 use super::Branch;
 use crate::db::Inner;
 use crate::iter::rows::Rows;
-use crate::table::Admission;
+use crate::table::cache::Admission;
 use crate::view::{Layer, View};
 use crate::{Direction, KeyRange, StoreResult};
 

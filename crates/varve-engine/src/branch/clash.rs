@@ -12,15 +12,17 @@ use bytes::Bytes;
 use varve_format::filter::filter_hash;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
-use super::{Branch, BranchRecord, BranchSpace};
+use super::Branch;
+use super::record::{BranchRecord, BranchSpace};
 use crate::db::Inner;
 use crate::iter::Source;
 use crate::iter::memory::MemorySource;
 use crate::iter::merge::Merge;
 use crate::iter::newer::NewerSource;
+use crate::keyspace::Keyspace;
 use crate::memtable::Found;
-use crate::table::Admission;
-use crate::view::{Keyspace, Layer, View};
+use crate::table::cache::Admission;
+use crate::view::{Layer, View};
 use crate::{Direction, KeyRange, StoreError, StoreResult};
 
 /// Keys that an error of conflict names at most: with so many there may be more.

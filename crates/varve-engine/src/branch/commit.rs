@@ -22,10 +22,11 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
+use super::Branch;
 use super::clash::{Clashes, MergeHook, top_space};
-use super::{Branch, BranchRecord};
+use super::record::BranchRecord;
 use crate::db::Inner;
-use crate::table::Admission;
+use crate::table::cache::Admission;
 use crate::view::{Layer, View};
 use crate::{Batch, Blocked, GaveWay, KeyRange, Op, StoreError, StoreResult};
 

@@ -17,12 +17,15 @@ use varve_format::edit::TableMeta;
 use varve_types::{KeyspaceId, SeqNo, SublevelId};
 
 use super::clash::{Clashes, top_space};
-use super::{BranchRecord, BranchSpace};
+use super::record::{BranchRecord, BranchSpace};
 use crate::compaction::outputs::{Outputs, Written};
 use crate::db::install::Changes;
 use crate::db::{Inner, Writer};
-use crate::version::{Place, Sublevel, Table};
-use crate::view::{Keyspace, View};
+use crate::keyspace::Keyspace;
+use crate::place::Place;
+use crate::table::file::Table;
+use crate::version::Sublevel;
+use crate::view::View;
 use crate::{StoreError, StoreResult};
 
 /// Tables with their places.

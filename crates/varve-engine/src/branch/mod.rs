@@ -28,30 +28,31 @@ mod clash;
 mod commit;
 mod join;
 pub(crate) mod numbers;
+pub(crate) mod record;
 mod since;
 mod store;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use parking_lot::RwLock;
 use varve_format::edit::BRANCH_INFO_BYTES_MAX;
-use varve_types::{BranchId, KeyspaceId, SeqNo};
+use varve_types::{BranchId, KeyspaceId};
 
 pub use changes::RowVisitor;
 pub use clash::{CONFLICT_KEYS_MAX, Clash, Merged};
 pub use commit::{Commuting, KeptLocks};
+pub use record::BranchInfo;
+use record::{BranchRecord, BranchSpace, Shared};
 pub use store::SnapshotStore;
 
 use crate::db::Inner;
 use crate::db::install::Changes;
-use crate::snapshot::Pin;
-use crate::txn::{Held, LockOptions};
-use crate::version::Version;
-use crate::view::{Keyspace, View};
+use crate::keyspace::Keyspace;
+use crate::txn::terms::LockOptions;
+use crate::view::View;
 use crate::{Db, StoreError, StoreResult};
 
 /// What a branch is made of.
@@ -74,134 +75,6 @@ pub struct BranchOptions {
     pub apart: Vec<(KeyspaceId, Bytes)>,
     /// Kept with the branch for whoever finds it after a restart; at most 4096 bytes.
     pub info: Bytes,
-}
-
-/// A branch that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BranchInfo {
-    /// Its number, larger than that of any branch before it.
-    pub id: BranchId,
-    /// The branch that it stands over; `None`: the store itself.
-    pub parent: Option<BranchId>,
-    /// The newest write of the parent that it sees.
-    pub seq: SeqNo,
-    /// What its maker said of it.
-    pub info: Bytes,
-}
-
-/// A key space of a branch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct BranchSpace {
-    /// The store's, which it stands over.
-    pub(crate) base: KeyspaceId,
-    /// The branch's own.
-    pub(crate) id: KeyspaceId,
-    /// It begins empty and is never committed.
-    pub(crate) private: bool,
-}
-
-impl BranchSpace {
-    /// [`BranchSpace::keyspace`] over one that the store has.
-    fn made(self, branch: BranchId, view: &View) -> StoreResult<Keyspace> {
-        match self.base.is_of_branch() {
-            true => Err(StoreError::Invalid(format!("{} is a branch's key space", self.base))),
-            false => Ok(self.keyspace(branch, view.keyspace(self.base)?)),
-        }
-    }
-
-    /// The key space, without tables, of `branch` over `base`.
-    pub(crate) fn keyspace(self, branch: BranchId, base: &Keyspace) -> Keyspace {
-        Keyspace {
-            id: self.id,
-            name: Arc::clone(&base.name),
-            options: base.options,
-            version: Arc::new(Version::default()),
-            branch: Some(branch),
-            private: self.private,
-        }
-    }
-}
-
-/// What all users of a branch share.
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// Held shared by writes, and exclusively by what ends the branch.
-    gate: RwLock<()>,
-    ended: AtomicBool,
-    /// Its rows may depend on data outside the store.
-    external: AtomicBool,
-    /// It locks what it reads and writes.
-    pub(crate) locks: Option<LockOptions>,
-    /// What of that it is known to hold, since it began.
-    pub(crate) held: OnceLock<Held>,
-    /// But not these.
-    unlocked: Vec<(KeyspaceId, Bytes)>,
-}
-
-impl Shared {
-    /// Whether the branch was committed or dropped.
-    pub(crate) fn is_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    /// Notes that the branch was there when the store was opened, perhaps ended.
-    pub(crate) fn recovered(&self, ended: bool) {
-        self.ended.store(ended, Ordering::Release);
-        self.external.store(true, Ordering::Relaxed);
-    }
-
-    fn check(&self) -> StoreResult<()> {
-        if self.is_ended() { Err(StoreError::Ended) } else { Ok(()) }
-    }
-
-    /// Whether a row is read and written without locks.
-    pub(crate) fn is_unlocked(&self, space: KeyspaceId, key: &[u8]) -> bool {
-        let unlocked = |(unlocked, prefix): &(KeyspaceId, Bytes)| {
-            *unlocked == space && (prefix.is_empty() || key.starts_with(prefix))
-        };
-        self.unlocked.iter().any(unlocked)
-    }
-}
-
-/// A branch as the view and the manifest have it.
-#[derive(Clone, Debug)]
-pub(crate) struct BranchRecord {
-    pub(crate) id: BranchId,
-    pub(crate) parent: Option<BranchId>,
-    /// Keeps what it sees of the parent.
-    pub(crate) base: Arc<Pin>,
-    pub(crate) info: Bytes,
-    /// Its key spaces, in the order of the store's.
-    pub(crate) spaces: Vec<BranchSpace>,
-    pub(crate) shared: Arc<Shared>,
-}
-
-impl BranchRecord {
-    /// A branch that nobody uses yet.
-    pub(crate) fn new(
-        id: BranchId,
-        parent: Option<BranchId>,
-        base: Arc<Pin>,
-        info: Bytes,
-        mut spaces: Vec<BranchSpace>,
-        locks: Option<LockOptions>,
-        unlocked: Vec<(KeyspaceId, Bytes)>,
-    ) -> BranchRecord {
-        spaces.sort_unstable_by_key(|space| space.base);
-        let shared = Arc::new(Shared { locks, unlocked, ..Shared::default() });
-        BranchRecord { id, parent, base, info, spaces, shared }
-    }
-
-    /// Its own key space over the store's `base`.
-    pub(crate) fn space(&self, base: KeyspaceId) -> Option<BranchSpace> {
-        let at = self.spaces.binary_search_by_key(&base, |space| space.base).ok()?;
-        Some(self.spaces[at])
-    }
-
-    fn about(&self) -> BranchInfo {
-        let BranchRecord { id, parent, base, info, .. } = self;
-        BranchInfo { id: *id, parent: *parent, seq: base.seq(), info: info.clone() }
-    }
 }
 
 /// A writable tree: a [`crate::Store`] of its own, with the numbers of the store's key spaces.
@@ -317,7 +190,7 @@ impl Branch {
         let (mut spaces, mut branch_spaces) = (record.spaces.clone(), Vec::new());
         for (base, number) in bases.into_iter().zip(numbers.first()..) {
             let space = BranchSpace { base, id: KeyspaceId::of_branch(number), private: false };
-            branch_spaces.push(space.made(self.id, &view)?);
+            branch_spaces.push(made(space, self.id, &view)?);
             spaces.push(space);
         }
         let count = branch_spaces.len();
@@ -327,6 +200,14 @@ impl Branch {
         self.inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
         numbers.used(count);
         Ok(record)
+    }
+}
+
+/// The key space `space` of `branch`, over one that the store has.
+fn made(space: BranchSpace, branch: BranchId, view: &View) -> StoreResult<Keyspace> {
+    match space.base.is_of_branch() {
+        true => Err(StoreError::Invalid(format!("{} is a branch's key space", space.base))),
+        false => Ok(space.keyspace(branch, view.keyspace(space.base)?)),
     }
 }
 
@@ -371,7 +252,7 @@ fn begin(
     for (base, number) in bases.into_iter().zip(numbers.first()..) {
         let space =
             BranchSpace { base, id: KeyspaceId::of_branch(number), private: is_private(&base) };
-        branch_spaces.push(space.made(id, &view)?);
+        branch_spaces.push(made(space, id, &view)?);
         spaces.push(space);
     }
     let count = branch_spaces.len();

@@ -22,8 +22,9 @@ use super::SnapshotStore;
 use super::changes::RowVisitor;
 use crate::db::Inner;
 use crate::iter::Source;
-use crate::table::Admission;
-use crate::view::{Keyspace, View};
+use crate::keyspace::Keyspace;
+use crate::table::cache::Admission;
+use crate::view::View;
 use crate::{Db, StoreError, StoreResult};
 
 impl Db {

@@ -14,7 +14,8 @@ use crate::db::read::DbSnapshot;
 use crate::memtable::Memtable;
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
-use crate::txn::{Asker, Held};
+use crate::txn::Asker;
+use crate::txn::held::Held;
 use crate::{
     Batch, Db, Direction, KeyRange, KeyspaceOptions, Op, Store, StoreError, StoreResult,
     StoreSnapshot,

@@ -20,40 +20,22 @@ use varve_types::KeyspaceId;
 
 use super::CLOSE_CHECK_VERSIONS;
 use super::done_if_room;
+use super::memory::Memory;
 use super::outputs::{Outputs, Written};
-use super::policy::Memory;
 use super::policy::defragment::{self, Fit, LIVE_PERCENT_MIN, Rewrite, Room};
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
 use crate::db::install::Changes;
-use crate::iter::Source;
 use crate::iter::table::TableSource;
-use crate::table::Admission;
-use crate::version::{Place, Table, Version};
-use crate::view::Keyspace;
+use crate::iter::{ALL_KEYS, Source};
+use crate::keyspace::Keyspace;
+use crate::metrics::Fragmentation;
+use crate::place::Place;
+use crate::table::cache::Admission;
+use crate::table::file::Table;
+use crate::version::Version;
 use crate::{Db, Direction, StoreResult};
-
-/// What the files of tables hold beside what is needed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Fragmentation {
-    /// Table files.
-    pub files: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Bytes that nobody needs.
-    pub dead_bytes: u64,
-    /// Files that are no table's own: others point at their blocks.
-    pub zones: u64,
-    /// Zones of which less than three quarters are needed.
-    pub under_utilized: u64,
-    /// Zones by the part that is needed: below 10, 20 ... percent, and all of it.
-    pub by_use: [u64; 11],
-    /// Runs of blocks in zones.
-    pub runs: u64,
-    /// Bytes of such a run, on average.
-    pub mean_run_bytes: u64,
-}
 
 /// What a defragmentation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -200,7 +182,7 @@ impl Inner {
         let options = self.table_options(space, level);
         let mut outputs = Stitcher::new(Outputs::new(self, space, level), options, Some(rule));
         let (cache, table) = (Arc::clone(&self.cache), Arc::clone(table));
-        let all = super::execute::ALL_KEYS;
+        let all = ALL_KEYS;
         // All versions of a key that share a number are of one moment, of which the first counts.
         let mut retention = table.meta().seq_override.map(|_| Retention::new(&[]));
         let mut source = TableSource::new(cache, table, all, Direction::Forward, Admission::Pass)?;

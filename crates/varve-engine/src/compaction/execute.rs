@@ -16,28 +16,27 @@ use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use super::CLOSE_CHECK_VERSIONS;
 use super::damaged::Damaged;
+use super::memory::Memory;
 use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit};
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
-use super::policy::{Job, Memory, Shape, cleaning, debt_bytes, pick};
+use super::policy::{Job, Shape, cleaning, debt_bytes, pick};
 use super::reclaim::DEAD_SHARE_FAIR;
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
 use crate::db::install::Changes;
-use crate::iter::Source;
 use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
+use crate::iter::{ALL_KEYS, Source};
+use crate::keyspace::Keyspace;
 use crate::memtable::Found;
 use crate::pace::delay_ns_per_byte;
-use crate::sublevel_map::Moves;
-use crate::table::Admission;
-use crate::version::{LEVELS, Place, Table};
-use crate::view::Keyspace;
+use crate::place::{LEVELS, Place};
+use crate::sublevel_map::moves::Moves;
+use crate::table::cache::Admission;
+use crate::table::file::Table;
 use crate::{Direction, StoreError, StoreResult, ValuePolicy};
-
-pub(crate) const ALL_KEYS: crate::iter::KeyBounds<'static> =
-    (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
 
 /// Why tables are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,7 @@
 pub(crate) mod damaged;
 pub(crate) mod defragment;
 pub(crate) mod execute;
+pub(crate) mod memory;
 pub(crate) mod outputs;
 pub(crate) mod pinned;
 pub(crate) mod policy;

@@ -11,11 +11,12 @@ use varve_types::{FileNo, SeqNo};
 
 use super::stitch::Piece;
 use crate::db::Inner;
+use crate::keyspace::Keyspace;
 use crate::memtable::Found;
 use crate::segment::{Segment, SegmentWriter};
-use crate::table::{Admission, TableWriter};
-use crate::version::{Table, TableFiles};
-use crate::view::Keyspace;
+use crate::table::cache::Admission;
+use crate::table::file::{Table, TableFiles};
+use crate::table::writer::TableWriter;
 use crate::{StoreResult, ValuePolicy};
 
 /// Tables and segments whose content is durable, but not their names.

@@ -26,9 +26,10 @@ use varve_types::{FileNo, KeyspaceId, SeqNo};
 use super::damaged::file_of;
 use super::done_if_room;
 use super::execute::Purpose;
+use super::memory::Memory;
 use super::outputs::Outputs;
 use super::pinned::{PAIRS_MAX, Pinned, PinnedBy, StatesThen, pairs_max};
-use super::policy::{Memory, cleaning, defragment};
+use super::policy::{cleaning, defragment};
 use super::replaced::Shares;
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
@@ -37,10 +38,11 @@ use crate::files::StoreFile;
 use crate::iter::merge::Merge;
 use crate::iter::table::TableSource;
 use crate::iter::{Origin, Source};
+use crate::keyspace::Keyspace;
 use crate::memtable::Found;
-use crate::table::Admission;
-use crate::version::{Place, Table};
-use crate::view::Keyspace;
+use crate::place::Place;
+use crate::table::cache::Admission;
+use crate::table::file::Table;
 use crate::{Db, Direction, StoreError, StoreResult};
 
 /// One part in so many of a table is to be dead for it to be written again: more, as long as there are such tables.

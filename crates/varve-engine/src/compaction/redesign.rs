@@ -22,15 +22,15 @@ use serde::{Deserialize, Serialize};
 use varve_types::FileNo;
 
 use super::CLOSE_CHECK_VERSIONS;
-use super::execute::{ALL_KEYS, Purpose};
+use super::execute::Purpose;
 use super::policy::{Job, States};
 use crate::db::Inner;
-use crate::iter::Source;
 use crate::iter::table::TableSource;
+use crate::iter::{ALL_KEYS, Source};
+use crate::keyspace::Keyspace;
 use crate::memtable::Found;
-use crate::table::Admission;
-use crate::version::Table;
-use crate::view::Keyspace;
+use crate::table::cache::Admission;
+use crate::table::file::Table;
 use crate::{Db, Direction, StoreResult, ValuePolicy};
 
 /// A step copies a table, and of values at most this many tables' worth and what one key more brings.

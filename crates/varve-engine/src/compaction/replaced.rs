@@ -23,8 +23,10 @@ use super::damaged::says_unreadable;
 use super::policy::{self, Run, Shape};
 use crate::StoreResult;
 use crate::db::Inner;
-use crate::table::Admission;
-use crate::version::{Place, Table, Version};
+use crate::place::Place;
+use crate::table::cache::Admission;
+use crate::table::file::Table;
+use crate::version::Version;
 
 /// Blocks that are read of a table.
 const SAMPLED_BLOCKS: usize = 16;

@@ -29,7 +29,7 @@ use crate::StoreResult;
 use crate::iter::Origin;
 use crate::memtable::Found;
 use crate::table::cache::BlockPlace;
-use crate::version::TableFile;
+use crate::table::file::TableFile;
 
 /// Which runs stay.
 #[derive(Clone, Debug)]

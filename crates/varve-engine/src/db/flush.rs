@@ -16,9 +16,10 @@ use super::{Inner, Writer};
 use crate::compaction::outputs::{Outputs, Written};
 use crate::compaction::retain::Retention;
 use crate::files::StoreFile;
+use crate::keyspace::Keyspace;
 use crate::memtable::{Found, Memtable};
-use crate::version::Place;
-use crate::view::{Keyspace, View};
+use crate::place::Place;
+use crate::view::View;
 use crate::{StoreError, StoreResult};
 
 /// As many bytes may stay in the logs of a store that is closed: tables of fewer cost more than they save.

@@ -30,9 +30,12 @@ use crate::compaction::outputs::{Outputs, Written};
 use crate::compaction::policy::level_for;
 use crate::files::{StoreFile, io_error};
 use crate::memtable::Found;
+use crate::place::Place;
 use crate::store::SortedRows;
-use crate::table::{TableWriter, describe};
-use crate::version::{Place, Table, Version};
+use crate::table::describe::describe;
+use crate::table::file::Table;
+use crate::table::writer::TableWriter;
+use crate::version::Version;
 use crate::view::View;
 use crate::{StoreError, StoreResult};
 

@@ -10,14 +10,18 @@ use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use super::Inner;
 use crate::StoreResult;
-use crate::branch::{BranchRecord, BranchSpace};
+use crate::branch::record::{BranchRecord, BranchSpace};
+use crate::keyspace::Keyspace;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
+use crate::place::Place;
 use crate::segment::Segment;
 use crate::snapshot::Pin;
-use crate::sublevel_map::{Moves, Next, next_map};
-use crate::version::{Place, Table, Version};
-use crate::view::{Keyspace, View};
+use crate::sublevel_map::moves::Moves;
+use crate::sublevel_map::next::{Next, next_map};
+use crate::table::file::Table;
+use crate::version::Version;
+use crate::view::View;
 
 /// Changes that take effect together.
 #[derive(Clone, Debug, Default)]

@@ -7,9 +7,10 @@ use varve_types::KeyspaceId;
 
 use super::install::Changes;
 use super::{Inner, Writer};
+use crate::keyspace::Keyspace;
 use crate::memtable::Memtable;
 use crate::version::Version;
-use crate::view::{Keyspace, View};
+use crate::view::View;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
 impl Inner {

@@ -40,7 +40,7 @@ use varve_env::{Env, FileLock, JoinHandle};
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
 use crate::branch::numbers::SpaceNumbers;
-use crate::compaction::policy::Memory;
+use crate::compaction::memory::Memory;
 use crate::compaction::reclaim::Searched;
 use crate::compaction::redesign::Known;
 use crate::manifest::Manifest;
@@ -52,8 +52,10 @@ use crate::poison::Poison;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
-use crate::sublevel_map::{Findings, MapId, SavedMaps};
-use crate::table::TableCache;
+use crate::sublevel_map::findings::Findings;
+use crate::sublevel_map::number::MapId;
+use crate::sublevel_map::saved::SavedMaps;
+use crate::table::cache::TableCache;
 use crate::txn::Locks;
 use crate::view::Views;
 use crate::wal::LogWriter;
@@ -63,9 +65,6 @@ pub use named::SnapshotInfo;
 use retune::Plan;
 use sync::SyncState;
 pub use verify::{VerifyProgress, VerifyReport};
-
-/// Full memtables that may wait for their flush; a writer that would make one more waits.
-pub(crate) const IMMUTABLES_MAX: usize = 2;
 
 /// Makes durable what batches refer to outside the store.
 pub(crate) type ExternalSync = Box<dyn Fn() -> std::io::Result<()> + Send + Sync>;

@@ -12,13 +12,15 @@ use crate::iter::level::LevelSource;
 use crate::iter::memory::MemorySource;
 use crate::iter::merge::Merge;
 use crate::iter::rows::{Keys, Rows};
-use crate::iter::{KeyBounds, Source};
+use crate::iter::{KeyBounds, Source, common_prefix};
+use crate::keyspace::Keyspace;
 use crate::memtable::{Found, is_empty_range};
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
-use crate::table::{Admission, BlockPlace, FilteredBy};
-use crate::version::{Table, Version};
-use crate::view::{Keyspace, Layer, View};
+use crate::table::cache::{Admission, BlockPlace, FilteredBy};
+use crate::table::file::Table;
+use crate::version::Version;
+use crate::view::{Layer, View};
 use crate::{Direction, KeyRange, RowVersion, StoreResult, StoreSnapshot, ValuePolicy};
 
 impl Inner {
@@ -308,28 +310,6 @@ fn in_memtables(view: &View, layer: Layer<'_>, key: &[u8], hash: u64) -> Option<
     view.memtables().find_map(|memtable| memtable.get(layer.space.id, key, hash, layer.seq))
 }
 
-/// The prefix that all keys of `range` have, if it is one.
-pub(crate) fn common_prefix(range: KeyBounds<'_>) -> Option<[u8; PREFIX_BYTES]> {
-    let (Bound::Included(start) | Bound::Excluded(start), end) = range else { return None };
-    let prefix = *start.first_chunk::<PREFIX_BYTES>()?;
-    let next = u64::from_be_bytes(prefix).checked_add(1).map(u64::to_be_bytes);
-    let within = match end {
-        Bound::Included(end) => end.starts_with(&prefix),
-        // Up to, and not including, the first key of the next prefix; trailing 0xff bytes were cut off it.
-        Bound::Excluded(end) => {
-            end.starts_with(&prefix)
-                || next.is_some_and(|next| {
-                    let used = next.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
-                    end.starts_with(&next[..used])
-                        && end[used..].iter().all(|byte| *byte == 0)
-                        && end.len() <= PREFIX_BYTES
-                })
-        }
-        Bound::Unbounded => next.is_none(),
-    };
-    within.then_some(prefix)
-}
-
 /// The tables of a sub-level that may hold keys of `range`.
 fn overlapping<'a>(tables: &'a [Arc<Table>], range: KeyBounds<'_>) -> &'a [Arc<Table>] {
     let first = match range.0 {
@@ -366,34 +346,5 @@ impl StoreSnapshot for DbSnapshot<'_> {
     ) -> StoreResult<ScanIter<'_>> {
         let (pin, view) = (self.pin.clone(), self.inner.views.get());
         self.inner.scan(pin, view, self.tree, keyspace, range, direction)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_of_one_prefix_is_recognised() {
-        let bounds = |range: &KeyRange| {
-            let start = range.start.as_ref().map(|key| key.as_slice());
-            common_prefix((start, range.end.as_ref().map(|key| key.as_slice())))
-                .map(u64::from_be_bytes)
-        };
-        for prefix in [0, 1, 255, 256, 0xffff, 1 << 40, u64::MAX - 1, u64::MAX] {
-            let mut range = KeyRange::prefix(&prefix.to_be_bytes());
-            assert_eq!(bounds(&range), Some(prefix));
-            let mut after = prefix.to_be_bytes().to_vec();
-            after.extend_from_slice(&[7; 8]);
-            range.start = Bound::Excluded(after.clone());
-            assert_eq!(bounds(&range), Some(prefix));
-            range.end = Bound::Included(after);
-            assert_eq!(bounds(&range), Some(prefix));
-        }
-        assert_eq!(bounds(&KeyRange::all()), None);
-        assert_eq!(bounds(&KeyRange::prefix(&[1, 2, 3])), None);
-        let mut two = KeyRange::prefix(&7u64.to_be_bytes());
-        two.end = KeyRange::prefix(&8u64.to_be_bytes()).end;
-        assert_eq!(bounds(&two), None);
     }
 }

@@ -2,12 +2,14 @@
 
 use super::Inner;
 use crate::compaction::defragment::fragmentation_of;
+use crate::keyspace::Keyspace;
 use crate::metrics::{
     KeyspaceReport, LevelReport, MapReport, MetricsReport, PlanReport, StateReport,
 };
-use crate::sublevel_map::SublevelMap;
-use crate::version::{LEVELS, Version};
-use crate::view::{Keyspace, View};
+use crate::place::LEVELS;
+use crate::sublevel_map::map::SublevelMap;
+use crate::version::Version;
+use crate::view::View;
 
 impl Inner {
     /// Counters and sizes as one JSON object.

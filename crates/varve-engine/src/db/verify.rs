@@ -20,10 +20,10 @@ use varve_types::{FileNo, SeqNo};
 use super::Db;
 use crate::memtable::Found;
 use crate::segment::Separated;
-use crate::sublevel_map::SublevelMap;
+use crate::sublevel_map::map::SublevelMap;
 use crate::table::cache::BlockPlace;
-use crate::table::{TableCache, TableIndex};
-use crate::version::Table;
+use crate::table::cache::{TableCache, TableIndex};
+use crate::table::file::Table;
 use crate::{StoreError, StoreResult};
 
 /// How far a verification is.

@@ -7,10 +7,11 @@ use varve_format::filter::PREFIX_BYTES;
 use varve_types::BranchId;
 use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-use super::{IMMUTABLES_MAX, Inner, Writer};
+use super::{Inner, Writer};
 use crate::compaction::done_if_room;
 use crate::compaction::reclaim::{DEAD_SHARE_FAIR, DEAD_SHARE_MAX};
 use crate::memtable::Memtable;
+use crate::options::IMMUTABLES_MAX;
 use crate::space::Admitted;
 use crate::view::View;
 use crate::wal::Appended;

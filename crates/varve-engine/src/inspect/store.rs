@@ -12,8 +12,8 @@ use varve_format::edit::TableMeta;
 
 use crate::files::StoreFile;
 use crate::manifest::{ManifestState, load};
+use crate::place::{LEVELS, Place};
 use crate::read::open_table;
-use crate::version::{LEVELS, Place};
 use crate::{StoreError, StoreResult};
 
 /// A store.

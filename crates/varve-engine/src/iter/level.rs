@@ -10,8 +10,8 @@ use super::table::TableSource;
 use super::{KeyBounds, Origin, Source};
 use crate::key::Key;
 use crate::memtable::Found;
-use crate::table::{Admission, TableCache};
-use crate::version::Table;
+use crate::table::cache::{Admission, TableCache};
+use crate::table::file::Table;
 use crate::{Direction, StoreResult};
 
 /// All versions of a level's tables from some place on.

@@ -11,7 +11,7 @@ use varve_types::SeqNo;
 
 use super::{Origin, Source};
 use crate::memtable::Found;
-use crate::version::Table;
+use crate::table::file::Table;
 use crate::{Direction, StoreResult};
 
 /// See the module's comment.

@@ -20,11 +20,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use varve_format::block::Block;
+use varve_format::filter::PREFIX_BYTES;
 use varve_types::SeqNo;
 
 use crate::memtable::Found;
 use crate::table::cache::BlockPlace;
-use crate::version::Table;
+use crate::table::file::Table;
 use crate::{Direction, StoreResult};
 
 /// A position in a sequence of versions that runs in one direction.
@@ -63,6 +64,9 @@ pub(crate) struct Origin<'a> {
 /// A range of keys by reference.
 pub(crate) type KeyBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
+/// The range of all keys.
+pub(crate) const ALL_KEYS: KeyBounds<'static> = (Bound::Unbounded, Bound::Unbounded);
+
 /// Where a walk over a range begins, as a place in internal order: forward at the first version at or
 /// after it, backward at the last before it. `None` is the sequence's end on that side.
 pub(crate) fn start_place<'a>(
@@ -78,5 +82,57 @@ pub(crate) fn start_place<'a>(
         (Direction::Reverse, (_, Bound::Included(key))) => Some((key, after)),
         (Direction::Forward, (Bound::Unbounded, _))
         | (Direction::Reverse, (_, Bound::Unbounded)) => None,
+    }
+}
+
+/// The prefix that all keys of `range` have, if it is one.
+pub(crate) fn common_prefix(range: KeyBounds<'_>) -> Option<[u8; PREFIX_BYTES]> {
+    let (Bound::Included(start) | Bound::Excluded(start), end) = range else { return None };
+    let prefix = *start.first_chunk::<PREFIX_BYTES>()?;
+    let next = u64::from_be_bytes(prefix).checked_add(1).map(u64::to_be_bytes);
+    let within = match end {
+        Bound::Included(end) => end.starts_with(&prefix),
+        // Up to, and not including, the first key of the next prefix; trailing 0xff bytes were cut off it.
+        Bound::Excluded(end) => {
+            end.starts_with(&prefix)
+                || next.is_some_and(|next| {
+                    let used = next.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+                    end.starts_with(&next[..used])
+                        && end[used..].iter().all(|byte| *byte == 0)
+                        && end.len() <= PREFIX_BYTES
+                })
+        }
+        Bound::Unbounded => next.is_none(),
+    };
+    within.then_some(prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KeyRange;
+
+    #[test]
+    fn a_range_of_one_prefix_is_recognised() {
+        let bounds = |range: &KeyRange| {
+            let start = range.start.as_ref().map(|key| key.as_slice());
+            common_prefix((start, range.end.as_ref().map(|key| key.as_slice())))
+                .map(u64::from_be_bytes)
+        };
+        for prefix in [0, 1, 255, 256, 0xffff, 1 << 40, u64::MAX - 1, u64::MAX] {
+            let mut range = KeyRange::prefix(&prefix.to_be_bytes());
+            assert_eq!(bounds(&range), Some(prefix));
+            let mut after = prefix.to_be_bytes().to_vec();
+            after.extend_from_slice(&[7; 8]);
+            range.start = Bound::Excluded(after.clone());
+            assert_eq!(bounds(&range), Some(prefix));
+            range.end = Bound::Included(after);
+            assert_eq!(bounds(&range), Some(prefix));
+        }
+        assert_eq!(bounds(&KeyRange::all()), None);
+        assert_eq!(bounds(&KeyRange::prefix(&[1, 2, 3])), None);
+        let mut two = KeyRange::prefix(&7u64.to_be_bytes());
+        two.end = KeyRange::prefix(&8u64.to_be_bytes()).end;
+        assert_eq!(bounds(&two), None);
     }
 }

@@ -15,8 +15,8 @@ use varve_types::SeqNo;
 
 use super::Source;
 use crate::memtable::Found;
-use crate::table::{Admission, TableCache, TableIndex};
-use crate::version::Table;
+use crate::table::cache::{Admission, TableCache, TableIndex};
+use crate::table::file::Table;
 use crate::{StoreError, StoreResult};
 
 /// See the module's comment.

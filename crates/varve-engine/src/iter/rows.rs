@@ -15,7 +15,7 @@ use super::merge::Merge;
 use crate::key::Key;
 use crate::memtable::Found;
 use crate::snapshot::Pin;
-use crate::table::{Admission, TableCache};
+use crate::table::cache::{Admission, TableCache};
 use crate::view::View;
 use crate::{Direction, KeyRange, Pair, StoreResult};
 

@@ -15,9 +15,9 @@ use varve_types::SeqNo;
 
 use super::{KeyBounds, Origin, Source, start_place};
 use crate::memtable::Found;
+use crate::table::cache::{Admission, TableCache, TableIndex};
 use crate::table::cache::{BlockPlace, damaged};
-use crate::table::{Admission, TableCache, TableIndex};
-use crate::version::{Table, TableFile};
+use crate::table::file::{Table, TableFile};
 use crate::{Direction, StoreError, StoreResult};
 
 /// Blocks that a walk has fetched together at first.

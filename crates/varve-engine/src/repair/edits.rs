@@ -23,13 +23,13 @@ use varve_types::{BranchId, FileNo, KeyspaceId};
 use super::logs::{Part, parts};
 use super::tables::listed;
 use super::{Known, Repair};
-use crate::branch::BranchSpace;
+use crate::branch::record::BranchSpace;
 use crate::files::StoreFile;
 use crate::manifest::{
     ManifestBranch, ManifestKeyspace, ManifestState, load_copy, load_manifest, read_current,
 };
+use crate::place::{LEVELS, Place};
 use crate::read::{CURRENT_BYTES_MAX, read_whole};
-use crate::version::{LEVELS, Place};
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
 /// Why a manifest of which all that is left can be read does not count as whole.

@@ -13,8 +13,8 @@ use crate::KeyspaceOptions;
 use crate::StoreResult;
 use crate::files::io_error;
 use crate::manifest::{Manifest, ManifestState};
+use crate::place::Place;
 use crate::poison::Poison;
-use crate::version::Place;
 use crate::wal::LogWriter;
 use crate::wal::recovery::Recovered;
 

@@ -28,9 +28,10 @@ use crate::compaction::retain::Retention;
 use crate::files::StoreFile;
 use crate::manifest::ManifestState;
 use crate::memtable::{Found, Memtable};
+use crate::place::Place;
 use crate::read::read_log;
-use crate::table::TableWriter;
-use crate::version::{Place, Table};
+use crate::table::file::Table;
+use crate::table::writer::TableWriter;
 use crate::wal::recovery::{RecoveryInput, recover};
 use crate::{Key, Op, StoreError, StoreResult};
 

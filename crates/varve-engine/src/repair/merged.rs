@@ -22,10 +22,13 @@ use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
 use crate::manifest::{ManifestKeyspace, ManifestState};
 use crate::memtable::Found;
+use crate::place::{LEVELS, Place};
 use crate::read::{open, read_part};
 use crate::segment::Segments;
-use crate::table::{Admission, TableWriter, describe};
-use crate::version::{LEVELS, Place, Table};
+use crate::table::cache::Admission;
+use crate::table::describe::describe;
+use crate::table::file::Table;
+use crate::table::writer::TableWriter;
 use crate::{Direction, StoreError, StoreResult};
 
 impl Repair<'_> {

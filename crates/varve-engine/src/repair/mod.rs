@@ -41,10 +41,11 @@ use crate::files::{StoreFile, next_number};
 use crate::manifest::ManifestState;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
+use crate::place::Place;
 use crate::reserve::Reserve;
 use crate::segment::Segments;
-use crate::table::TableCache;
-use crate::version::{Place, Table};
+use crate::table::cache::TableCache;
+use crate::table::file::Table;
 use crate::{KeyspaceOptions, StoreResult};
 
 /// What a repair may need to know.

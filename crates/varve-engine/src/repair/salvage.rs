@@ -26,8 +26,8 @@ use super::{LostRows, Repair};
 use crate::manifest::ManifestKeyspace;
 use crate::memtable::Found;
 use crate::read::{SALVAGED_BYTES_MAX, open, read_part};
-use crate::table::TableWriter;
-use crate::version::{Table, TableFile};
+use crate::table::file::{Table, TableFile};
+use crate::table::writer::TableWriter;
 use crate::{StoreError, StoreResult};
 
 /// Why rows are lost with the list of a table's zones.

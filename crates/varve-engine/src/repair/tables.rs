@@ -13,7 +13,8 @@ use super::{LostRows, Repair, Tables};
 use crate::db::VerifyReport;
 use crate::db::verify::verify_table;
 use crate::manifest::{ManifestKeyspace, ManifestState};
-use crate::version::{Table, Version};
+use crate::table::file::Table;
+use crate::version::Version;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
 /// The key space `id` of `state`, for one of a branch that which it stands over; `None` if there is none.
@@ -31,7 +32,7 @@ pub(super) fn space_of(state: &ManifestState, id: KeyspaceId) -> Option<&Manifes
 /// The tables of each key space of `state`, those of branches too.
 pub(super) fn listed(
     state: &ManifestState,
-) -> impl Iterator<Item = (KeyspaceId, &[(crate::version::Place, TableMeta)])> {
+) -> impl Iterator<Item = (KeyspaceId, &[(crate::place::Place, TableMeta)])> {
     let of_store = (0..).map(KeyspaceId::new).zip(&state.keyspaces);
     let of_store = of_store.map(|(id, space)| (id, &space.tables[..]));
     of_store.chain(state.branch_tables.iter().map(|(id, tables)| (*id, &tables[..])))

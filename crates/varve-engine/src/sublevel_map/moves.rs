@@ -2,7 +2,7 @@
 
 use varve_format::filter::SubLevel;
 
-use super::{MapId, MapNumber};
+use super::number::{MapId, MapNumber};
 
 /// What one key takes besides its bytes: number, whether it was kept, and length.
 const ENTRY_BYTES: usize = 6;

@@ -15,16 +15,19 @@ use varve_format::filter::multi_level::Prior;
 use varve_format::filter::{PREFIX_BYTES, SubLevel, SubLevels};
 use varve_types::FileNo;
 
-use super::{
-    BYTES_MIN, BYTES_PER_KEY, Findings, MapId, MapNumber, Moves, NUMBER_MAX, SublevelMap, bytes_for,
-};
+use super::findings::Findings;
+use super::map::{BYTES_MIN, BYTES_PER_KEY, NUMBER_MAX, SublevelMap, bytes_for};
+use super::moves::Moves;
+use super::number::{MapId, MapNumber};
 use crate::StoreResult;
 use crate::compaction::policy::{Shape, mapped_levels};
+use crate::keyspace::Keyspace;
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
-use crate::table::TableCache;
-use crate::version::{Place, Table, Version};
-use crate::view::Keyspace;
+use crate::place::Place;
+use crate::table::cache::TableCache;
+use crate::table::file::Table;
+use crate::version::Version;
 
 /// How many times larger a map is than the one that had no room, or than what the levels hold.
 const GROWTH: usize = 2;

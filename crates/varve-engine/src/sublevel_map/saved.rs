@@ -23,15 +23,17 @@ use varve_format::saved_map::{
 };
 use varve_types::{FileNo, FileSalt};
 
-use super::{MapId, MapNumber, NUMBER_MAX, SublevelMap, WIDTHS};
+use super::map::{NUMBER_MAX, SublevelMap, WIDTHS};
+use super::number::{MapId, MapNumber};
 use crate::StoreResult;
 use crate::db::Inner;
 use crate::files::{StoreFile, format_error, io_error};
+use crate::keyspace::Keyspace;
 use crate::options::DbOptions;
 use crate::read::{open, read_part};
-use crate::table::TableCache;
+use crate::table::cache::TableCache;
 use crate::version::Version;
-use crate::view::{Keyspace, View};
+use crate::view::View;
 
 /// The longest file: what a disk reads in a moment.
 const FILE_BYTES_MAX: u64 = 64 << 20;

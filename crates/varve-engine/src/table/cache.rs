@@ -37,7 +37,7 @@ use crate::memtable::Found;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
 use crate::segment::Separated;
-use crate::version::{Table, TableFile};
+use crate::table::file::{Table, TableFile};
 use crate::{StoreError, StoreResult};
 
 pub(crate) use pinned::IndexSlot;

@@ -1,9 +1,7 @@
-//! Table files: written once by [`writer`], read through [`cache`]; [`describe()`] asks the file itself.
+//! Table files: written once by [`writer`], read through [`cache`]; [`file`] says what the store knows of one, and
+//! [`describe()`](describe::describe) asks the file itself.
 
 pub(crate) mod cache;
-mod describe;
+pub(crate) mod describe;
+pub(crate) mod file;
 pub(crate) mod writer;
-
-pub(crate) use cache::{Admission, BlockPlace, FilteredBy, TableCache, TableIndex};
-pub(crate) use describe::describe;
-pub(crate) use writer::TableWriter;

@@ -8,15 +8,10 @@
 //! same wherever it is, a found one more the further up, a scan too, as there it holds less of any directory, and
 //! further down it takes more memory.
 
-use std::path::Path;
-
 use serde::Serialize;
-use varve_env::Env;
 
 use super::{Design, Estimate, Layout, Workload};
-use crate::manifest::load;
 use crate::options::{CompactionPolicy, FilteredLevels};
-use crate::{StoreError, StoreResult};
 
 /// A plan that a store can carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -74,14 +69,6 @@ impl StorePlan {
         };
         (0..levels).map(design).collect()
     }
-}
-
-/// The versions of rows that the tables of the store at `dir` hold, and their bytes, by what its manifest says.
-pub fn stored_rows(env: &dyn Env, dir: &Path) -> StoreResult<(u64, u64)> {
-    let state = load(env, dir)?.ok_or_else(|| StoreError::NotAStore { path: dir.to_path_buf() })?;
-    let tables = || state.keyspaces.iter().flat_map(|space| &space.tables);
-    let rows = tables().map(|(_, table)| table.entries).sum();
-    Ok((rows, tables().map(|(_, table)| table.size_bytes).sum()))
 }
 
 /// The plan of least cost of those that fit into `budget_bytes`, or of least memory if none does.

@@ -20,6 +20,7 @@
 
 pub mod layout;
 pub mod search;
+pub mod stored;
 
 use std::fmt;
 

@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 use varve_format::filter::filter_hash;
 use varve_types::KeyspaceId;
 
-use super::Granule;
+/// What is locked, as a number; equal ones may be of different things.
+pub(super) type Granule = u64;
 
 /// Bytes of a key that name its prefix granule.
 const PREFIX_BYTES: usize = 8;

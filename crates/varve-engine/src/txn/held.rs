@@ -7,8 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::Granule;
-use super::granules::Mode;
+use super::granules::{Granule, Mode};
 
 /// Granules that are remembered, 8 bytes each; a power of two.
 const SLOTS: usize = 2048;

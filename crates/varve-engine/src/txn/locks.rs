@@ -33,8 +33,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 use varve_types::BranchId;
 
-use super::Granule;
-use super::granules::{Hashed, Mode, Request};
+use super::granules::{Granule, Hashed, Mode, Request};
+use super::terms::GaveWay;
 
 /// Locks in all beyond which those who have many lock in larger pieces. Each takes some 100 bytes.
 pub(super) const LOCKS_MAX: usize = 100_000;
@@ -58,21 +58,6 @@ pub(super) enum Answer {
 
 /// Transactions, in order.
 pub(super) type Holders = SmallVec<[BranchId; 2]>;
-
-/// Why a transaction lost its locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GaveWay {
-    /// It waited for others that waited for it, this one among them.
-    Deadlock(BranchId),
-    /// It begins again rather than wait, and this one was in its way.
-    Restart(BranchId),
-    /// A change outside of transactions waited for it long enough.
-    Overruled,
-    /// The commit of this one had to write what it had locked.
-    Committed(BranchId),
-    /// There is no such transaction.
-    Ended,
-}
 
 /// A request that is not granted yet: its number, what it asks for, and who is in its way.
 #[derive(Clone, Debug)]

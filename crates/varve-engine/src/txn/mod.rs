@@ -18,8 +18,9 @@
 //! Source: KVFS (thesis 3.3), strong strict two-phase locking.
 
 mod granules;
-mod held;
-mod locks;
+pub(crate) mod held;
+pub(crate) mod locks;
+pub(crate) mod terms;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,31 +29,17 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use varve_types::{BranchId, KeyspaceId};
 
-use crate::branch::Shared;
+use crate::branch::record::Shared;
 use crate::db::Inner;
-use crate::db::read::common_prefix;
+use crate::iter::common_prefix;
 use crate::{Batch, Db, KeyRange, Op, StoreError, StoreResult};
 use granules::{Mode, Request, key_granule, key_request, prefix_request, space_request, target};
-pub(crate) use held::Held;
-use locks::{Answer, Holders, LOCKS_MAX, LockTable};
-pub use locks::{GaveWay, LockStatus};
-
-/// What is locked, as a number; equal ones may be of different things.
-type Granule = u64;
+use held::Held;
+use locks::{Answer, Holders, LOCKS_MAX, LockStatus, LockTable};
+use terms::{Blocked, GaveWay, LockOptions};
 
 /// The longest wait before the locks are looked at again.
 const MOMENT: Duration = Duration::from_millis(20);
-
-/// A request that locks are in the way of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocked {
-    /// The number by which it counts as waiting until it is given up ([`Db::stop_waiting`]); 0 if it does not.
-    pub wait: u64,
-    /// Who has locked what it asks for.
-    pub holders: Vec<BranchId>,
-    /// How often locks had gone when it was refused ([`Db::wait_for_locks`]).
-    pub released: u64,
-}
 
 /// What is left of a wait.
 #[derive(Debug)]
@@ -61,25 +48,6 @@ pub(crate) struct Patience {
     end: Duration,
     /// Moments in which nothing happened, which count where the clock stands still.
     moments: u32,
-}
-
-/// How a serializable transaction treats others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockOptions {
-    /// The longest wait for one lock within a call; `None`: a call is refused instead, its maker waits elsewhere
-    /// ([`Db::wait_for_locks`]), and makes it again or gives it up ([`Db::stop_waiting`]). Until then it counts as
-    /// waiting.
-    pub wait: Option<Duration>,
-    /// Of transactions that wait for each other the one with the largest number gives way; of equal ones the youngest.
-    pub give_way: u64,
-    /// It gives way to whoever has locked what it asks for, rather than wait.
-    pub restarts: bool,
-}
-
-impl Default for LockOptions {
-    fn default() -> LockOptions {
-        LockOptions { wait: Some(Duration::from_secs(10)), give_way: 0, restarts: false }
-    }
 }
 
 /// The locks of a store.
@@ -463,21 +431,4 @@ impl Inner {
 
 fn blocked_by(wait: u64, holders: &Holders, released: u64) -> Blocked {
     Blocked { wait, holders: holders.to_vec(), released }
-}
-
-impl GaveWay {
-    /// Why, as the second half of a sentence.
-    pub(crate) fn reason(self) -> String {
-        match self {
-            GaveWay::Deadlock(other) => format!("it and transaction {other} waited for each other"),
-            GaveWay::Restart(other) => {
-                format!("transaction {other} had locked what it asked for")
-            }
-            GaveWay::Overruled => "a change outside of it had waited for its locks".to_owned(),
-            GaveWay::Committed(other) => {
-                format!("the commit of transaction {other} had to write what it had locked")
-            }
-            GaveWay::Ended => "it has ended".to_owned(),
-        }
-    }
 }

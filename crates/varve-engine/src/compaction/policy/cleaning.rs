@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashSet};
 use varve_types::FileNo;
 
 use super::{Job, Levels, Shape, States};
-use crate::version::Place;
+use crate::place::Place;
 
 /// A segment as a merge's inputs, or all tables of a key space, use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::{
     Job, LevelState, Levels, Run, Shape, States, level_bytes, merged_bytes, overlapping, stepped,
     target_bytes,
 };
-use crate::version::{LEVELS, Place};
+use crate::place::{LEVELS, Place};
 
 /// The most bytes, in tables' worth, of the level after next that one output table may overlap.
 pub(crate) const GRANDPARENT_TABLES_MAX: u64 = 10;

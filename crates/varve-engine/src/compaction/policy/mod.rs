@@ -19,10 +19,7 @@ use varve_format::edit::TableMeta;
 use varve_types::{FileNo, SublevelId};
 
 use crate::CompactionPolicy;
-use crate::compaction::damaged::Damaged;
-use crate::compaction::reclaim::LookedAt;
-use crate::compaction::replaced::Shares;
-use crate::version::{LEVELS, Place};
+use crate::place::{LEVELS, Place};
 
 /// A sub-level: its tables, sorted by key and disjoint.
 #[derive(Clone, Debug)]
@@ -73,18 +70,6 @@ pub(crate) struct LevelState {
 
 /// The levels' states.
 pub(crate) type States = [LevelState; LEVELS];
-
-/// What is remembered of a key space between compactions; forgotten at close.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    pub(crate) states: States,
-    /// Which part of the rows of tables replaces older ones.
-    pub(crate) replacing: Shares,
-    /// What of tables nobody sees any more.
-    pub(crate) looked: LookedAt,
-    /// What could not be read.
-    pub(crate) damaged: Damaged,
-}
 
 /// What to merge.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ use super::{
     target_bytes,
 };
 use crate::CompactionPolicy;
-use crate::version::{LEVELS, Place};
+use crate::place::{LEVELS, Place};
 
 /// Bytes that a job takes, in tables' worth, at which it ends.
 const JOB_TABLES: u64 = 8;

@@ -18,7 +18,7 @@ use varve_format::table::{FOOTER_BYTES, Footer, Zones};
 use super::{BlockPlace, FilteredBy, TableCache, TableIndex, damaged};
 use crate::files::{OwnedFile, format_error, io_error};
 use crate::segment::{Segment, Separated};
-use crate::version::{Table, TableFile};
+use crate::table::file::{Table, TableFile};
 use crate::{StoreError, StoreResult};
 
 /// Bytes that the kernel is asked for at a time: of more it may leave away the rest.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::{INDEX_OFFSET, Place, TableCache, TableIndex};
-use crate::version::Table;
+use crate::table::file::Table;
 
 /// One part in so many of the cache may be pinned.
 const PINNED_SHARE: usize = 8;
