@@ -34,6 +34,7 @@ pub mod paths;
 mod place;
 mod poison;
 mod read;
+mod read_state;
 pub mod repair;
 mod reserve;
 mod row_versions;
@@ -46,7 +47,6 @@ mod table;
 pub mod tuning;
 pub mod txn;
 mod version;
-mod view;
 mod wal;
 
 pub use batch::{Batch, Op};

@@ -6,8 +6,8 @@ use varve_types::KeyspaceId;
 use super::Branch;
 use crate::db::Inner;
 use crate::iter::rows::Rows;
+use crate::read_state::{Layer, ReadState};
 use crate::table::cache::Admission;
-use crate::view::{Layer, View};
 use crate::{Direction, KeyRange, StoreResult};
 
 /// Takes one row after the other: the store's key space, the key, its value if it was not deleted; false to stop.
@@ -79,8 +79,8 @@ impl Branch {
 
     /// The store's key spaces that the branch may have changed, in their order.
     fn spaces(&self) -> StoreResult<Vec<KeyspaceId>> {
-        let view = self.inner.views.get();
-        let spaces = view.branch(self.id)?.spaces.iter();
+        let read_state = self.inner.read_states.get();
+        let spaces = read_state.branch(self.id)?.spaces.iter();
         Ok(spaces.filter(|own| !own.private).map(|own| own.base).collect())
     }
 
@@ -90,12 +90,12 @@ impl Branch {
         range: &KeyRange,
         take: &mut dyn FnMut(&mut Rows) -> StoreResult<()>,
     ) -> StoreResult<()> {
-        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
-        let own = view.branch(self.id)?.space(keyspace);
+        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
+        let own = read_state.branch(self.id)?.space(keyspace);
         // Of one that it has not written to it has none.
         let Some(own) = own.filter(|own| !own.private) else { return Ok(()) };
-        let layer = Layer { space: view.keyspace(own.id)?, seq: pin.seq() };
-        take(&mut self.inner.changes(&view, layer, range)?)
+        let layer = Layer { space: read_state.keyspace(own.id)?, seq: pin.seq() };
+        take(&mut self.inner.changes(&read_state, layer, range)?)
     }
 }
 
@@ -103,10 +103,10 @@ impl Inner {
     /// The rows of `range` in a branch's own key space.
     pub(super) fn changes(
         &self,
-        view: &View,
+        read_state: &ReadState,
         layer: Layer<'_>,
         range: &KeyRange,
     ) -> StoreResult<Rows> {
-        self.rows(view, &[layer], range, Direction::Forward)
+        self.rows(read_state, &[layer], range, Direction::Forward)
     }
 }

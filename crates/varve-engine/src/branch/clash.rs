@@ -21,8 +21,8 @@ use crate::iter::merge::Merge;
 use crate::iter::newer::NewerSource;
 use crate::keyspace::Keyspace;
 use crate::memtable::Found;
+use crate::read_state::{Layer, ReadState};
 use crate::table::cache::Admission;
-use crate::view::{Layer, View};
 use crate::{Direction, KeyRange, StoreError, StoreResult};
 
 /// Keys that an error of conflict names at most: with so many there may be more.
@@ -93,14 +93,16 @@ impl<'a, 'm> Clashes<'a, 'm> {
     ///
     /// REQUIRES: the branch takes no writes.
     pub(super) fn look(&mut self, after: SeqNo) -> StoreResult<()> {
-        let view = self.inner.views.get();
+        let read_state = self.inner.read_states.get();
         for own in self.record.spaces.iter().filter(|own| !own.private) {
-            let Some(theirs) = top_space(&view, self.record.parent, own.base)? else { continue };
-            let ours = view.keyspace(own.id)?;
-            if rows_after(&view, theirs, after) < rows_after(&view, ours, SeqNo::ZERO) {
-                self.walk_theirs(&view, *own, theirs, ours, after)?;
+            let Some(theirs) = top_space(&read_state, self.record.parent, own.base)? else {
+                continue;
+            };
+            let ours = read_state.keyspace(own.id)?;
+            if rows_after(&read_state, theirs, after) < rows_after(&read_state, ours, SeqNo::ZERO) {
+                self.walk_theirs(&read_state, *own, theirs, ours, after)?;
             } else {
-                self.walk_ours(&view, *own, theirs, ours, after)?;
+                self.walk_ours(&read_state, *own, theirs, ours, after)?;
             }
         }
         match std::mem::take(&mut self.conflicts) {
@@ -111,19 +113,22 @@ impl<'a, 'm> Clashes<'a, 'm> {
 
     fn walk_ours(
         &mut self,
-        view: &View,
+        read_state: &ReadState,
         own: BranchSpace,
         theirs: &Keyspace,
         ours: &Keyspace,
         after: SeqNo,
     ) -> StoreResult<()> {
-        if rows_after(view, theirs, after) == 0 {
+        if rows_after(read_state, theirs, after) == 0 {
             return Ok(());
         }
         let layer = Layer { space: ours, seq: SeqNo::MAX };
-        let mut walk = self.inner.rows(view, &[layer], &KeyRange::all(), Direction::Forward)?;
+        let mut walk =
+            self.inner.rows(read_state, &[layer], &KeyRange::all(), Direction::Forward)?;
         while let Some((key, found)) = walk.next_found()? {
-            if let Some(theirs) = self.inner.changed_after(view, theirs, key.as_slice(), after)? {
+            if let Some(theirs) =
+                self.inner.changed_after(read_state, theirs, key.as_slice(), after)?
+            {
                 self.meet(own.base, key.as_slice(), theirs, found)?;
             }
         }
@@ -132,13 +137,13 @@ impl<'a, 'm> Clashes<'a, 'm> {
 
     fn walk_theirs(
         &mut self,
-        view: &View,
+        read_state: &ReadState,
         own: BranchSpace,
         theirs: &Keyspace,
         ours: &Keyspace,
         after: SeqNo,
     ) -> StoreResult<()> {
-        let mut walk = self.inner.newer_versions(view, theirs, after, SeqNo::MAX)?;
+        let mut walk = self.inner.newer_versions(read_state, theirs, after, SeqNo::MAX)?;
         let mut last: Option<Vec<u8>> = None;
         while walk.valid() {
             // The first version of a key is its newest.
@@ -147,7 +152,8 @@ impl<'a, 'm> Clashes<'a, 'm> {
                 let layer = Layer { space: ours, seq: SeqNo::MAX };
                 let key = walk.key();
                 if walk.seq() > after
-                    && let Some(found) = self.inner.find(view, layer, key, filter_hash(key))?
+                    && let Some(found) =
+                        self.inner.find(read_state, layer, key, filter_hash(key))?
                 {
                     self.meet(own.base, key, walk.found()?, found)?;
                 }
@@ -187,17 +193,17 @@ impl<'a, 'm> Clashes<'a, 'm> {
 
 /// The key space in which `tree` (`None`: the store itself) has its own rows of `base`.
 pub(super) fn top_space(
-    view: &View,
+    read_state: &ReadState,
     tree: Option<BranchId>,
     base: KeyspaceId,
 ) -> StoreResult<Option<&Keyspace>> {
-    let Some(tree) = tree else { return view.keyspace(base).map(Some) };
-    view.branch(tree)?.space(base).map(|own| view.keyspace(own.id)).transpose()
+    let Some(tree) = tree else { return read_state.keyspace(base).map(Some) };
+    read_state.branch(tree)?.space(base).map(|own| read_state.keyspace(own.id)).transpose()
 }
 
 /// Versions, at most, that a walk over those newer than `after` passes.
-fn rows_after(view: &View, space: &Keyspace, after: SeqNo) -> u64 {
-    let in_memory: usize = view.memtables().map(|memtable| memtable.rows(space.id)).sum();
+fn rows_after(read_state: &ReadState, space: &Keyspace, after: SeqNo) -> u64 {
+    let in_memory: usize = read_state.memtables().map(|memtable| memtable.rows(space.id)).sum();
     let metas = space.version.tables().map(|(_, table)| table.meta());
     let newer = metas.filter(|meta| meta.largest_seq > after);
     in_memory as u64 + newer.map(|meta| meta.entries).sum::<u64>()
@@ -206,20 +212,22 @@ fn rows_after(view: &View, space: &Keyspace, after: SeqNo) -> u64 {
 impl Branch {
     /// Whether the branch has written to a row of the store, be it what the row was.
     pub fn has_written(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<bool> {
-        let view = self.inner.views.get();
-        let own = view.branch(self.id)?.space(keyspace);
+        let read_state = self.inner.read_states.get();
+        let own = read_state.branch(self.id)?.space(keyspace);
         let Some(own) = own.filter(|own| !own.private) else { return Ok(false) };
-        let layer = Layer { space: view.keyspace(own.id)?, seq: SeqNo::MAX };
-        Ok(self.inner.find(&view, layer, key, filter_hash(key))?.is_some())
+        let layer = Layer { space: read_state.keyspace(own.id)?, seq: SeqNo::MAX };
+        Ok(self.inner.find(&read_state, layer, key, filter_hash(key))?.is_some())
     }
 
     /// Whether others have written to a row of the store since the branch began. So a commit asks of it, if the branch has, too.
     pub fn others_have_written(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<bool> {
-        let view = self.inner.views.get();
-        let record = view.branch(self.id)?;
-        let Some(theirs) = top_space(&view, record.parent, keyspace)? else { return Ok(false) };
+        let read_state = self.inner.read_states.get();
+        let record = read_state.branch(self.id)?;
+        let Some(theirs) = top_space(&read_state, record.parent, keyspace)? else {
+            return Ok(false);
+        };
         let after = record.base.seq();
-        Ok(self.inner.changed_after(&view, theirs, key, after)?.is_some())
+        Ok(self.inner.changed_after(&read_state, theirs, key, after)?.is_some())
     }
 }
 
@@ -227,13 +235,13 @@ impl Inner {
     /// What `key` became in `space` after the write `after`, if it changed.
     fn changed_after(
         &self,
-        view: &View,
+        read_state: &ReadState,
         space: &Keyspace,
         key: &[u8],
         after: SeqNo,
     ) -> StoreResult<Option<Found>> {
         let hash = filter_hash(key);
-        for memtable in view.memtables() {
+        for memtable in read_state.memtables() {
             if let Some((seq, found)) = memtable.newest(space.id, key, hash) {
                 return Ok((seq > after).then_some(found));
             }
@@ -252,14 +260,14 @@ impl Inner {
     /// some newer than `after`.
     pub(super) fn newer_versions(
         &self,
-        view: &View,
+        read_state: &ReadState,
         space: &Keyspace,
         after: SeqNo,
         upto: SeqNo,
     ) -> StoreResult<Merge> {
         let (all, forward) = ((Bound::Unbounded, Bound::Unbounded), Direction::Forward);
         let mut sources: Vec<Box<dyn Source>> = Vec::new();
-        for memtable in view.memtables() {
+        for memtable in read_state.memtables() {
             let memtable = Arc::clone(memtable);
             let source = MemorySource::new(memtable, space.id, upto, all, forward);
             sources.push(Box::new(source));

@@ -26,8 +26,8 @@ use super::Branch;
 use super::clash::{Clashes, MergeHook, top_space};
 use super::record::BranchRecord;
 use crate::db::Inner;
+use crate::read_state::{Layer, ReadState};
 use crate::table::cache::Admission;
-use crate::view::{Layer, View};
 use crate::{Batch, Blocked, GaveWay, KeyRange, Op, StoreError, StoreResult};
 
 /// Bytes that a row takes in a batch besides its key and value, at most.
@@ -88,10 +88,10 @@ impl Branch {
         let _gate = self.shared.gate.write();
         self.shared.check()?;
         self.check_childless()?;
-        let view = self.inner.views.get();
-        let record = view.branch(self.id)?;
+        let read_state = self.inner.read_states.get();
+        let record = read_state.branch(self.id)?;
         self.inner.check_locks(record)?;
-        let parent = record.parent.map(|id| view.branch(id)).transpose()?.cloned();
+        let parent = record.parent.map(|id| read_state.branch(id)).transpose()?.cloned();
         let _parent_gate = parent.as_ref().map(|parent| parent.shared.gate.read());
         if let Some(parent) = &parent {
             parent.shared.check()?;
@@ -102,12 +102,12 @@ impl Branch {
         }
         let mut clashes = Clashes::new(&self.inner, record, merge);
         let bytes_max = BATCH_COMMIT_BYTES_MAX.min(self.inner.options.memtable_bytes / 4);
-        let rows = self.inner.changed_rows(&view, record, bytes_max)?;
+        let rows = self.inner.changed_rows(&read_state, record, bytes_max)?;
         let by_batch = rows.is_some();
         let committed = match rows {
             Some(rows) if rows.is_empty() => self.drop_changes().map(|()| false),
-            Some(rows) => self.log(&view, (record, takes), rows, &mut clashes, commutes),
-            None => self.join(&view, record, &mut clashes, commutes),
+            Some(rows) => self.log(&read_state, (record, takes), rows, &mut clashes, commutes),
+            None => self.join(&read_state, record, &mut clashes, commutes),
         };
         let locked = committed.inspect_err(|_| self.inner.locks.keep_no_more(self.id))?;
         self.end();
@@ -124,7 +124,7 @@ impl Branch {
     /// there are other locks; says whether it is.
     fn log(
         &self,
-        view: &View,
+        read_state: &ReadState,
         (record, takes): (&BranchRecord, bool),
         rows: Vec<ChangedRow>,
         clashes: &mut Clashes<'_, '_>,
@@ -132,7 +132,7 @@ impl Branch {
     ) -> StoreResult<bool> {
         let locked = takes && self.meets_locks_of_others(record);
         let taken = match locked {
-            true => self.inner.lock_changes_of(view, record, commutes),
+            true => self.inner.lock_changes_of(read_state, record, commutes),
             false => Ok(()),
         };
         let external = self.shared.external.load(Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Branch {
     /// refused. Says whether it is locked still.
     fn join(
         &self,
-        view: &View,
+        read_state: &ReadState,
         record: &BranchRecord,
         clashes: &mut Clashes<'_, '_>,
         commutes: &Commuting<'_>,
@@ -184,7 +184,7 @@ impl Branch {
             rounds += 1;
             let locked = self.meets_locks_of_others(record);
             let taken = match locked {
-                true => self.inner.lock_changes_of(view, record, commutes),
+                true => self.inner.lock_changes_of(read_state, record, commutes),
                 false => Ok(()),
             };
             let joined = taken.and_then(|()| self.inner.join_branch(record, clashes, locked));
@@ -254,14 +254,14 @@ impl Inner {
     /// Locks what a branch changed that takes no locks of its own. Costs the number of rows.
     fn lock_changes_of(
         &self,
-        view: &View,
+        read_state: &ReadState,
         record: &BranchRecord,
         commutes: &Commuting<'_>,
     ) -> StoreResult<()> {
         self.lock_changes(record.id, |lock| {
             for own in record.spaces.iter().filter(|own| !own.private) {
-                let layer = Layer { space: view.keyspace(own.id)?, seq: SeqNo::MAX };
-                let mut walk = self.changes(view, layer, &KeyRange::all())?;
+                let layer = Layer { space: read_state.keyspace(own.id)?, seq: SeqNo::MAX };
+                let mut walk = self.changes(read_state, layer, &KeyRange::all())?;
                 while let Some((key, _)) = walk.next_found()? {
                     lock(own.base, key.as_slice(), commutes(own.base, key.as_slice()))?;
                 }
@@ -274,14 +274,14 @@ impl Inner {
     /// `bytes_max` bytes.
     fn changed_rows(
         &self,
-        view: &View,
+        read_state: &ReadState,
         record: &BranchRecord,
         bytes_max: usize,
     ) -> StoreResult<Option<Vec<ChangedRow>>> {
         let (mut rows, mut bytes) = (Vec::new(), 0);
         for own in record.spaces.iter().filter(|own| !own.private) {
-            let layer = Layer { space: view.keyspace(own.id)?, seq: SeqNo::MAX };
-            let mut walk = self.changes(view, layer, &KeyRange::all())?;
+            let layer = Layer { space: read_state.keyspace(own.id)?, seq: SeqNo::MAX };
+            let mut walk = self.changes(read_state, layer, &KeyRange::all())?;
             while let Some((key, found)) = walk.next_found()? {
                 let key = Bytes::copy_from_slice(key.as_slice());
                 let value = self.cache.value_of(found, Admission::Pass)?;
@@ -321,10 +321,11 @@ impl Inner {
                 self.locks.keep(record.id)?;
             }
             clashes.look(checked)?;
-            let view = self.views.get();
+            let read_state = self.read_states.get();
             let mut batch = Batch::new();
             for (base, key, value) in &mut rows {
-                let space = top_space(&view, record.parent, *base)?.ok_or(StoreError::Ended)?.id;
+                let space =
+                    top_space(&read_state, record.parent, *base)?.ok_or(StoreError::Ended)?.id;
                 let value = match clashes.merged.get(&(*base, key.clone())) {
                     Some(merged) => self.cache.value_of(merged.clone(), Admission::Pass)?,
                     None => value.take(),
@@ -347,8 +348,8 @@ impl Inner {
     /// Has branches that ended forgotten if there are many. The commit went through; what fails here is tried again by the
     /// next flush, and so is no error of it.
     fn forget_ended(&self) {
-        let view = self.views.get();
-        let ended = view.branches.values().filter(|record| record.shared.is_ended()).count();
+        let read_state = self.read_states.get();
+        let ended = read_state.branches.values().filter(|record| record.shared.is_ended()).count();
         if ended > ENDED_MAX
             && let Err(error) = self.flush_all()
         {
@@ -376,9 +377,9 @@ mod tests {
         let mut batch = Batch::new();
         batch.put(space, b"row", vec![7; 1000]);
         branch.write(batch).unwrap();
-        let (inner, view) = (&db.inner, db.inner.views.get());
-        let record = view.branch(branch.id()).unwrap();
-        let rows = inner.changed_rows(&view, record, 1 << 20).unwrap().unwrap();
+        let (inner, read_state) = (&db.inner, db.inner.read_states.get());
+        let record = read_state.branch(branch.id()).unwrap();
+        let rows = inner.changed_rows(&read_state, record, 1 << 20).unwrap().unwrap();
         let at = rows[0].2.as_ref().unwrap().as_ptr();
         let mut merge = |_: &Clash<'_>| Merged::Conflict;
         let mut clashes = Clashes::new(inner, record, &mut merge);

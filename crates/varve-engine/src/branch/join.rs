@@ -23,9 +23,9 @@ use crate::db::install::Changes;
 use crate::db::{Inner, Writer};
 use crate::keyspace::Keyspace;
 use crate::place::Place;
+use crate::read_state::ReadState;
 use crate::table::file::Table;
 use crate::version::Sublevel;
-use crate::view::View;
 use crate::{StoreError, StoreResult};
 
 /// Tables with their places.
@@ -51,7 +51,7 @@ impl Inner {
         // No compaction may be on its way to a level that is chosen; while one is, level 0 is right.
         let compaction = self.compaction_job.try_lock();
         let may_go_deep = compaction.is_some();
-        self.when_flushed(|writer, view| {
+        self.when_flushed(|writer, read_state| {
             if locked || record.shared.locks.is_some() {
                 self.locks.keep(record.id)?;
             } else if record.parent.is_none() {
@@ -59,7 +59,7 @@ impl Inner {
                 changed.try_for_each(|own| self.refuse_locked(own.base))?;
             }
             clashes.look(checked)?;
-            self.put_branch_in_force(writer, view, record, clashes, may_go_deep)
+            self.put_branch_in_force(writer, read_state, record, clashes, may_go_deep)
         })?;
         drop(compaction);
         self.update_pace();
@@ -71,7 +71,7 @@ impl Inner {
     fn put_branch_in_force(
         &self,
         writer: &mut Writer,
-        view: &View,
+        read_state: &ReadState,
         record: &BranchRecord,
         clashes: &Clashes<'_, '_>,
         may_go_deep: bool,
@@ -79,9 +79,9 @@ impl Inner {
         let (first, mut last, mut added) = (writer.next_seq, writer.next_seq, Placed::new());
         let (mut merged, mut seen) = (Written::default(), Vec::new());
         for own in record.spaces.iter().filter(|own| !own.private) {
-            seen.push((own.id, Arc::clone(&view.keyspace(own.id)?.version)));
-            let space = top_space(view, record.parent, own.base)?.ok_or(StoreError::Ended)?;
-            let next = self.join_space(view, *own, space, first, may_go_deep, &mut added)?;
+            seen.push((own.id, Arc::clone(&read_state.keyspace(own.id)?.version)));
+            let space = top_space(read_state, record.parent, own.base)?.ok_or(StoreError::Ended)?;
+            let next = self.join_space(read_state, *own, space, first, may_go_deep, &mut added)?;
             last = last.max(next);
             let written = self.merged_tables(*own, space, clashes, first);
             let written = written.inspect_err(|_| merged.discard())?;
@@ -116,14 +116,14 @@ impl Inner {
     /// number after theirs.
     fn join_space(
         &self,
-        view: &View,
+        read_state: &ReadState,
         own: BranchSpace,
         space: &Keyspace,
         first: SeqNo,
         may_go_deep: bool,
         added: &mut Placed,
     ) -> StoreResult<SeqNo> {
-        let version = &view.keyspace(own.id)?.version;
+        let version = &read_state.keyspace(own.id)?.version;
         let mut oldest_first: Vec<&Sublevel> =
             version.sublevels().map(|(_, sublevel)| sublevel).collect();
         oldest_first.reverse();

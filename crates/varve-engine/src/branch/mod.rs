@@ -5,7 +5,7 @@
 //! 2. Each key space of the store that the branch writes to gets one beside it for the rows that it changes, durably
 //!    before the first of them is logged. They are logged, kept in the memtables, flushed, compacted and recovered as
 //!    all others, so a branch may outgrow memory. A deletion stays in them as a row that hides what lies below
-//!    ([`crate::view::Layer`]).
+//!    ([`crate::read_state::Layer`]).
 //! 3. [`Branch::commit`] hands the changes to the parent at once ([`commit`]), or [`Branch::abort`] drops them.
 //!
 //! ```text
@@ -51,8 +51,8 @@ pub use store::SnapshotStore;
 use crate::db::Inner;
 use crate::db::install::Changes;
 use crate::keyspace::Keyspace;
+use crate::read_state::ReadState;
 use crate::txn::terms::LockOptions;
-use crate::view::View;
 use crate::{Db, StoreError, StoreResult};
 
 /// What a branch is made of.
@@ -104,15 +104,15 @@ impl Db {
 
     /// The branches that were neither committed nor aborted, oldest first.
     pub fn branches(&self) -> Vec<BranchInfo> {
-        let view = self.inner.views.get();
-        let open = view.branches.values().filter(|record| !record.shared.is_ended());
+        let read_state = self.inner.read_states.get();
+        let open = read_state.branches.values().filter(|record| !record.shared.is_ended());
         open.map(|record| record.about()).collect()
     }
 
     /// A branch that was begun before; `Ended` if there is none of this number.
     pub fn open_branch(&self, id: BranchId) -> StoreResult<Branch> {
         self.inner.check_open()?;
-        let shared = Arc::clone(&self.inner.views.get().branch(id)?.shared);
+        let shared = Arc::clone(&self.inner.read_states.get().branch(id)?.shared);
         Ok(Branch { inner: Arc::clone(&self.inner), id, shared })
     }
 }
@@ -157,15 +157,15 @@ impl Branch {
     /// Fails while the branch has branches of its own. One that has ended must be gone from the manifest, too, before
     /// its parent is.
     fn check_childless(&self) -> StoreResult<()> {
-        let children = |view: &View, ended: bool| {
-            let mine = view.branches.values().filter(|record| record.parent == Some(self.id));
+        let children = |read_state: &ReadState, ended: bool| {
+            let mine = read_state.branches.values().filter(|record| record.parent == Some(self.id));
             mine.filter(|record| record.shared.is_ended() == ended).count()
         };
-        if children(&self.inner.views.get(), true) > 0 {
+        if children(&self.inner.read_states.get(), true) > 0 {
             self.inner.flush_all()?;
         }
-        let view = self.inner.views.get();
-        match children(&view, false) + children(&view, true) {
+        let read_state = self.inner.read_states.get();
+        match children(&read_state, false) + children(&read_state, true) {
             0 => Ok(()),
             count => {
                 let message = format!("{count} branches stand over this one; end them first");
@@ -181,8 +181,8 @@ impl Branch {
         bases.sort_unstable();
         bases.dedup();
         let mut numbers = self.inner.space_numbers(bases.len())?;
-        let view = self.inner.views.get();
-        let record = view.branch(self.id)?;
+        let read_state = self.inner.read_states.get();
+        let record = read_state.branch(self.id)?;
         bases.retain(|base| record.space(*base).is_none());
         if bases.is_empty() {
             return Ok(Arc::clone(record));
@@ -190,7 +190,7 @@ impl Branch {
         let (mut spaces, mut branch_spaces) = (record.spaces.clone(), Vec::new());
         for (base, number) in bases.into_iter().zip(numbers.first()..) {
             let space = BranchSpace { base, id: KeyspaceId::of_branch(number), private: false };
-            branch_spaces.push(made(space, self.id, &view)?);
+            branch_spaces.push(made(space, self.id, &read_state)?);
             spaces.push(space);
         }
         let count = branch_spaces.len();
@@ -204,10 +204,10 @@ impl Branch {
 }
 
 /// The key space `space` of `branch`, over one that the store has.
-fn made(space: BranchSpace, branch: BranchId, view: &View) -> StoreResult<Keyspace> {
+fn made(space: BranchSpace, branch: BranchId, read_state: &ReadState) -> StoreResult<Keyspace> {
     match space.base.is_of_branch() {
         true => Err(StoreError::Invalid(format!("{} is a branch's key space", space.base))),
-        false => Ok(space.keyspace(branch, view.keyspace(space.base)?)),
+        false => Ok(space.keyspace(branch, read_state.keyspace(space.base)?)),
     }
 }
 
@@ -223,9 +223,10 @@ fn begin(
         let message = format!("a branch's info has at most {BRANCH_INFO_BYTES_MAX} bytes");
         return Err(StoreError::Invalid(message));
     }
-    let view = inner.views.get();
-    let parent_shared =
-        parent.map(|id| view.branch(id).map(|record| Arc::clone(&record.shared))).transpose()?;
+    let read_state = inner.read_states.get();
+    let parent_shared = parent
+        .map(|id| read_state.branch(id).map(|record| Arc::clone(&record.shared)))
+        .transpose()?;
     // The parent must not end meanwhile.
     let _gate = parent_shared.as_ref().map(|shared| shared.gate.read());
     parent_shared.as_ref().map_or(Ok(()), |shared| shared.check())?;
@@ -240,7 +241,7 @@ fn begin(
                 "snapshots are of the store, not of a branch".to_owned(),
             ));
         }
-        Some(name) => Arc::clone(view.snapshot(name)?),
+        Some(name) => Arc::clone(read_state.snapshot(name)?),
         None => Arc::new(inner.snapshots.pin(|| ()).0),
     };
     let id = BranchId::new(inner.new_file_no().get());
@@ -252,7 +253,7 @@ fn begin(
     for (base, number) in bases.into_iter().zip(numbers.first()..) {
         let space =
             BranchSpace { base, id: KeyspaceId::of_branch(number), private: is_private(&base) };
-        branch_spaces.push(made(space, id, &view)?);
+        branch_spaces.push(made(space, id, &read_state)?);
         spaces.push(space);
     }
     let count = branch_spaces.len();

@@ -10,7 +10,7 @@ use parking_lot::MutexGuard;
 use varve_types::KeyspaceId;
 
 use crate::db::Inner;
-use crate::view::View;
+use crate::read_state::ReadState;
 use crate::{StoreError, StoreResult};
 
 /// The end of all numbers.
@@ -21,10 +21,10 @@ const NUMBERS: u32 = 1 << 31;
 pub(crate) struct SpaceNumbers(Range<u32>);
 
 impl SpaceNumbers {
-    /// Those above what `view` and the logs behind its memtables have.
-    pub(crate) fn new(view: &View) -> SpaceNumbers {
-        let in_tables = view.branch_spaces.last_key_value().map(|(id, _)| *id);
-        let in_memory = view.memtables().filter_map(|memtable| memtable.last_branch_space());
+    /// Those above what `read_state` and the logs behind its memtables have.
+    pub(crate) fn new(read_state: &ReadState) -> SpaceNumbers {
+        let in_tables = read_state.branch_spaces.last_key_value().map(|(id, _)| *id);
+        let in_memory = read_state.memtables().filter_map(|memtable| memtable.last_branch_space());
         let last = in_memory.chain(in_tables).max().map(KeyspaceId::number_of_branch);
         SpaceNumbers(last.map_or(0, |last| last + 1)..NUMBERS)
     }
@@ -61,8 +61,8 @@ impl Inner {
         let mut numbers = self.space_numbers.lock();
         if numbers.0.len() < count {
             // Nobody writes meanwhile, and no memtable or log has rows of what has ended.
-            self.when_flushed(|_, view| {
-                let used = view.branch_spaces.keys().map(|id| id.number_of_branch());
+            self.when_flushed(|_, read_state| {
+                let used = read_state.branch_spaces.keys().map(|id| id.number_of_branch());
                 numbers.0 = widest_gap(used);
                 Ok(true)
             })?;

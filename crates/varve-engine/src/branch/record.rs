@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-/// A branch as the view and the manifest have it.
+/// A branch as the read state and the manifest have it.
 #[derive(Clone, Debug)]
 pub(crate) struct BranchRecord {
     pub(crate) id: BranchId,

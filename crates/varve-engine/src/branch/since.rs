@@ -23,8 +23,8 @@ use super::changes::RowVisitor;
 use crate::db::Inner;
 use crate::iter::Source;
 use crate::keyspace::Keyspace;
+use crate::read_state::ReadState;
 use crate::table::cache::Admission;
-use crate::view::View;
 use crate::{Db, StoreError, StoreResult};
 
 impl Db {
@@ -55,9 +55,15 @@ impl SnapshotStore {
             return Err(StoreError::Invalid(message));
         }
         self.inner.check_open()?;
-        let view = self.inner.views.get();
+        let read_state = self.inner.read_states.get();
         for id in spaces {
-            if !self.inner.changes_between(&view, view.keyspace(*id)?, after, upto, each)? {
+            if !self.inner.changes_between(
+                &read_state,
+                read_state.keyspace(*id)?,
+                after,
+                upto,
+                each,
+            )? {
                 break;
             }
         }
@@ -69,13 +75,13 @@ impl Inner {
     /// The same for one key space; false if `each` has had enough.
     fn changes_between(
         &self,
-        view: &View,
+        read_state: &ReadState,
         space: &Keyspace,
         after: SeqNo,
         upto: SeqNo,
         each: &mut RowVisitor<'_>,
     ) -> StoreResult<bool> {
-        let mut walk = self.newer_versions(view, space, after, upto)?;
+        let mut walk = self.newer_versions(read_state, space, after, upto)?;
         let mut told: Option<Vec<u8>> = None;
         while walk.valid() {
             let is_between = walk.seq() > after && walk.seq() <= upto;

@@ -27,8 +27,8 @@ const CLEARED_ROWS: usize = 1024;
 impl Branch {
     /// What the branch began over, for reading; `Invalid` if that is another branch. Costs nothing.
     pub fn base(&self) -> StoreResult<SnapshotStore> {
-        let view = self.inner.views.get();
-        let record = view.branch(self.id)?;
+        let read_state = self.inner.read_states.get();
+        let record = read_state.branch(self.id)?;
         if record.parent.is_some() {
             return Err(StoreError::Invalid("the branch stands over another".to_owned()));
         }
@@ -51,12 +51,12 @@ impl Branch {
         if self.inner.writer.lock().log.external_seq() == SeqNo::ZERO {
             return Ok(false);
         }
-        let view = self.inner.views.get();
-        let spaces = &view.branch(self.id)?.spaces;
+        let read_state = self.inner.read_states.get();
+        let spaces = &read_state.branch(self.id)?.spaces;
         let has_rows = |memtable: &Arc<Memtable>| {
             memtable.has_external() && spaces.iter().any(|space| memtable.rows(space.id) > 0)
         };
-        Ok(view.memtables().any(has_rows))
+        Ok(read_state.memtables().any(has_rows))
     }
 
     /// Takes the lock to read `key` without reading it, if the branch takes any.
@@ -116,7 +116,7 @@ impl Store for Branch {
         {
             let _gate = self.shared.gate.read();
             self.shared.check()?;
-            let own = self.inner.views.get().branch(self.id)?.space(keyspace);
+            let own = self.inner.read_states.get().branch(self.id)?.space(keyspace);
             if let Some(own) = own.filter(|own| own.private) {
                 return self.inner.clear_keyspace(own.id);
             }
@@ -145,7 +145,7 @@ impl Store for Branch {
         if let Some(asker) = Asker::new(self.id, &self.shared) {
             self.inner.lock_batch(asker, &self.shared, &batch)?;
         }
-        let mut record = Arc::clone(self.inner.views.get().branch(self.id)?);
+        let mut record = Arc::clone(self.inner.read_states.get().branch(self.id)?);
         let lacks = |base: &KeyspaceId| record.space(*base).is_none();
         let lacking: Vec<KeyspaceId> = batch.ops().iter().map(Op::keyspace).filter(lacks).collect();
         if !lacking.is_empty() {
@@ -178,14 +178,14 @@ impl Store for Branch {
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
         self.lock_reads(keyspace, &range)?;
-        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
-        self.inner.scan(pin, view, Some(self.id), keyspace, range, direction)
+        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
+        self.inner.scan(pin, read_state, Some(self.id), keyspace, range, direction)
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
         self.lock_reads(keyspace, &range)?;
-        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
-        self.inner.keys(pin, view, Some(self.id), keyspace, &range)
+        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
+        self.inner.keys(pin, read_state, Some(self.id), keyspace, &range)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
@@ -238,7 +238,7 @@ impl Db {
     /// Opens a named snapshot for reading; `Invalid` if there is none of this name. Costs nothing.
     pub fn open_snapshot(&self, name: &str) -> StoreResult<SnapshotStore> {
         self.inner.check_open()?;
-        let pin = Pin::clone(self.inner.views.get().snapshot(name)?);
+        let pin = Pin::clone(self.inner.read_states.get().snapshot(name)?);
         Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin })
     }
 }
@@ -250,8 +250,8 @@ fn read_only<T>() -> StoreResult<T> {
 impl Store for SnapshotStore {
     /// `Invalid` if there is no such key space.
     fn keyspace(&self, name: &str, _options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
-        let view = self.inner.views.get();
-        let space = view.keyspaces.iter().find(|space| &*space.name == name);
+        let read_state = self.inner.read_states.get();
+        let space = read_state.keyspaces.iter().find(|space| &*space.name == name);
         space.map_or_else(read_only, |space| Ok(space.id))
     }
 
@@ -281,11 +281,18 @@ impl Store for SnapshotStore {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
-        self.inner.scan(self.pin.clone(), self.inner.views.get(), None, keyspace, range, direction)
+        self.inner.scan(
+            self.pin.clone(),
+            self.inner.read_states.get(),
+            None,
+            keyspace,
+            range,
+            direction,
+        )
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
-        self.inner.keys(self.pin.clone(), self.inner.views.get(), None, keyspace, &range)
+        self.inner.keys(self.pin.clone(), self.inner.read_states.get(), None, keyspace, &range)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {

@@ -36,13 +36,13 @@ fn a_branch_has_key_spaces_where_it_writes() {
     let options = BranchOptions { private: vec![spaces[1]], ..BranchOptions::default() };
     let written = BranchOptions { written: vec![spaces[7]], ..options };
     let branch = db.branch(&written).unwrap();
-    let count = |db: &Db| db.inner.views.get().branch_spaces.len();
+    let count = |db: &Db| db.inner.read_states.get().branch_spaces.len();
     assert_eq!(count(&db), 2);
-    let changes = db.inner.views.changes();
+    let changes = db.inner.read_states.changes();
     put(&branch, &[spaces[7], spaces[1]], b"ours");
-    assert_eq!((count(&db), db.inner.views.changes() - changes), (2, 0));
+    assert_eq!((count(&db), db.inner.read_states.changes() - changes), (2, 0));
     put(&branch, &[spaces[6], spaces[1], spaces[5], spaces[7], spaces[6]], b"ours");
-    assert_eq!((count(&db), db.inner.views.changes() - changes), (4, 1));
+    assert_eq!((count(&db), db.inner.read_states.changes() - changes), (4, 1));
     assert_eq!(branch.changed_spaces().unwrap(), spaces[5..8]);
     branch.clear_keyspace(spaces[1]).unwrap();
     branch.clear_keyspace(spaces[9]).unwrap();
@@ -99,7 +99,7 @@ fn numbers_of_key_spaces_come_again() {
             ["last", "last", "before"]
         );
         let numbers =
-            db.inner.views.get().branch_spaces.keys().map(|id| id.number_of_branch()).max();
+            db.inner.read_states.get().branch_spaces.keys().map(|id| id.number_of_branch()).max();
         assert_eq!(numbers, Some((1 << 31) - 3));
         db.flush().unwrap();
     }

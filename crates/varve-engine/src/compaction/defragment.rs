@@ -94,10 +94,10 @@ pub(crate) fn fragmentation_of(version: &Version) -> Fragmentation {
 
 impl Inner {
     fn fragmentation(&self) -> Fragmentation {
-        let view = self.views.get();
+        let read_state = self.read_states.get();
         let mut sum = Fragmentation::default();
         let mut live_bytes = 0;
-        for part in view.spaces().map(|space| fragmentation_of(&space.version)) {
+        for part in read_state.spaces().map(|space| fragmentation_of(&space.version)) {
             sum.files += part.files;
             sum.bytes += part.bytes;
             sum.dead_bytes += part.dead_bytes;
@@ -125,8 +125,8 @@ impl Inner {
         dead_percent_max: u64,
         fit: Fit,
     ) -> StoreResult<bool> {
-        let view = self.views.get();
-        for space in view.spaces() {
+        let read_state = self.read_states.get();
+        for space in read_state.spaces() {
             let damaged = &mut memory.entry(space.id).or_default().damaged;
             let tables: Vec<_> = space.version.tables().map(|(_, table)| table.meta()).collect();
             let mut files = defragment::uses(tables.iter().copied());

@@ -104,9 +104,9 @@ impl Grandparents<'_> {
 impl Inner {
     /// Bytes that compactions have to move in all key spaces.
     pub(crate) fn compaction_debt(&self) -> u64 {
-        let (view, shape) = (self.views.get(), self.shape());
+        let (read_state, shape) = (self.read_states.get(), self.shape());
         let left_alone = self.left_alone.lock();
-        let debts = view.spaces().map(|space| {
+        let debts = read_state.spaces().map(|space| {
             let (version, mut uses) = (&space.version, space.version.segment_uses());
             uses.retain(|segment| !left_alone.contains(&segment.file));
             debt_bytes(&shape, &version.runs()) + cleaning::debt_bytes(&shape, &uses)
@@ -125,15 +125,15 @@ impl Inner {
     pub(crate) fn compact_one(&self, at_rest: bool) -> StoreResult<bool> {
         let mut memory = self.compaction_job.lock();
         self.check_changeable()?;
-        let view = self.views.get();
-        if self.retune(&view) {
+        let read_state = self.read_states.get();
+        if self.retune(&read_state) {
             memory.clear();
         }
         let room_bytes = self.space.room_of_merges()? / 2;
         let shape = Shape { at_rest, room_bytes, ..self.shape() };
-        memory.retain(|id, _| view.keyspace(*id).is_ok());
+        memory.retain(|id, _| read_state.keyspace(*id).is_ok());
         let (mut picked, mut left_alone) = (Vec::new(), HashSet::new());
-        for space in view.spaces() {
+        for space in read_state.spaces() {
             let (mut runs, mut uses) = (space.version.runs(), space.version.segment_uses());
             let Memory { states, replacing, damaged, .. } = memory.entry(space.id).or_default();
             left_alone.extend(cleaning::leave_alone(&runs, &mut uses, |file| damaged.has(file)));
@@ -147,7 +147,7 @@ impl Inner {
         *self.left_alone.lock() = left_alone;
         let most_urgent = picked.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
         let Some((_, space, job, purpose)) = most_urgent else {
-            drop(view);
+            drop(read_state);
             let did = (self.space.is_scarce()? && self.reclaim(&mut memory, DEAD_SHARE_FAIR)?) || {
                 let dead_percent_max = self.options.dead_percent_max.into();
                 self.defragment_one(&mut memory, dead_percent_max, Fit::Best)?
@@ -163,7 +163,7 @@ impl Inner {
         match outcome {
             Ok(()) => known.states[job.level] = job.state,
             Err(error @ StoreError::NoSpace { .. }) => {
-                drop(view);
+                drop(read_state);
                 if !self.reclaim(&mut memory, DEAD_SHARE_FAIR)? {
                     return Err(error);
                 }

@@ -429,11 +429,12 @@ impl Inner {
         memory: &mut BTreeMap<KeyspaceId, Memory>,
         share_max: u64,
     ) -> StoreResult<bool> {
-        let view = self.views.get();
-        let pairs_max = pairs_max(view.spaces().map(|space| space.version.tables().count()).sum());
+        let read_state = self.read_states.get();
+        let pairs_max =
+            pairs_max(read_state.spaces().map(|space| space.version.tables().count()).sum());
         let shares = || DEAD_SHARES.into_iter().filter(|share| *share <= share_max);
         for (share, space) in
-            shares().flat_map(|share| view.spaces().map(move |space| (share, space)))
+            shares().flat_map(|share| read_state.spaces().map(move |space| (share, space)))
         {
             let files = space.version.files();
             let memory = memory.entry(space.id).or_default();
@@ -453,7 +454,7 @@ impl Inner {
             }
         }
         for share in shares() {
-            for space in view.spaces() {
+            for space in read_state.spaces() {
                 let memory = memory.entry(space.id).or_default();
                 if self.empty_segment(space, memory, share)?
                     || self.empty_zone(space, memory, share)?

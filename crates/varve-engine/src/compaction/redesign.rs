@@ -77,12 +77,12 @@ impl Inner {
     fn redesign_one(&self) -> StoreResult<bool> {
         let mut memory = self.compaction_job.lock();
         self.check_changeable()?;
-        let view = self.views.get();
+        let read_state = self.read_states.get();
         let mut known = self.redesigned.lock();
-        let tables = view.spaces().flat_map(|space| space.version.tables());
+        let tables = read_state.spaces().flat_map(|space| space.version.tables());
         let there: HashSet<FileNo> = tables.map(|(_, table)| table.file_no()).collect();
         known.retain(|file, _| there.contains(file));
-        for space in view.spaces() {
+        for space in read_state.spaces() {
             for (place, table) in space.version.tables() {
                 let file = table.file_no();
                 let is_small = match known.get(&file) {
@@ -111,7 +111,7 @@ impl Inner {
                 }
                 // What came out is what it is, even if a filter is another for want of a seed, or one key has values
                 // beyond measure: the next try would end so, too.
-                let now = self.views.get();
+                let now = self.read_states.get();
                 let written = now.keyspace(space.id).into_iter().flat_map(|s| s.version.tables());
                 let new = written.map(|(_, table)| table.file_no()).filter(|file| *file >= first);
                 known.extend(new.map(|file| (file, becomes)));
@@ -127,7 +127,7 @@ impl Inner {
     }
 
     fn redesign_left(&self, done: bool) -> Redesign {
-        let view = self.views.get();
+        let read_state = self.read_states.get();
         let known = self.redesigned.lock();
         let mut left = Redesign {
             done,
@@ -135,7 +135,7 @@ impl Inner {
             written_bytes: self.metrics.redesign_bytes.get(),
             ..Redesign::default()
         };
-        for (_, table) in view.spaces().flat_map(|space| space.version.tables()) {
+        for (_, table) in read_state.spaces().flat_map(|space| space.version.tables()) {
             left.tables += 1;
             if known.get(&table.file_no()) != Some(&Known::Fine) {
                 left.tables_left += 1;

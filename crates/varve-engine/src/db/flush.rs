@@ -19,7 +19,7 @@ use crate::files::StoreFile;
 use crate::keyspace::Keyspace;
 use crate::memtable::{Found, Memtable};
 use crate::place::Place;
-use crate::view::View;
+use crate::read_state::ReadState;
 use crate::{StoreError, StoreResult};
 
 /// As many bytes may stay in the logs of a store that is closed: tables of fewer cost more than they save.
@@ -70,8 +70,8 @@ impl Inner {
 
     fn try_flush_oldest(&self, writer: Option<&mut Writer>) -> StoreResult<bool> {
         self.check_changeable()?;
-        let view = self.views.get();
-        let Some(memtable) = view.immutables.last() else { return Ok(false) };
+        let read_state = self.read_states.get();
+        let Some(memtable) = read_state.immutables.last() else { return Ok(false) };
         if memtable.has_external() {
             if self.external_sync.get().is_none() {
                 return Ok(false);
@@ -81,10 +81,10 @@ impl Inner {
                 None => self.sync()?,
             }
         }
-        self.flush_memtable(memtable, &view).map(|()| true)
+        self.flush_memtable(memtable, &read_state).map(|()| true)
     }
 
-    fn flush_memtable(&self, memtable: &Arc<Memtable>, view: &View) -> StoreResult<()> {
+    fn flush_memtable(&self, memtable: &Arc<Memtable>, read_state: &ReadState) -> StoreResult<()> {
         let ended = memtable.ended();
         let (mut added, mut all) = (Vec::new(), Written::default());
         let discard = |all: &Written| {
@@ -98,7 +98,7 @@ impl Inner {
         let ids = memtable.keyspaces();
         // What is pinned from now on sees the newest of all rows here.
         let pinned = self.snapshots.live();
-        for space in ids.into_iter().filter_map(|id| view.keyspace(id).ok()).filter(lasts) {
+        for space in ids.into_iter().filter_map(|id| read_state.keyspace(id).ok()).filter(lasts) {
             let written = self.write_level_0(memtable, space, &pinned);
             let written = written.inspect_err(|_| discard(&all))?;
             added.extend(written.tables.iter().map(|table| {
@@ -143,7 +143,7 @@ impl Inner {
 
     /// Lets writers go on, and removes the logs that tables have made needless: the removal of a large file takes its time.
     pub(crate) fn remove_logs(&self, mut writer: MutexGuard<'_, Writer>) {
-        let unneeded = writer.log.forget_before(self.views.get().oldest_log());
+        let unneeded = writer.log.forget_before(self.read_states.get().oldest_log());
         drop(writer);
         for no in unneeded {
             let path = StoreFile::Wal(no).path(&self.dir);
@@ -171,7 +171,7 @@ impl Inner {
 
     /// See [`crate::Store::empty_logs`].
     pub(crate) fn empty_logs(&self) -> StoreResult<()> {
-        let rows: usize = self.views.get().memtables().map(|memtable| memtable.bytes()).sum();
+        let rows: usize = self.read_states.get().memtables().map(|memtable| memtable.bytes()).sum();
         // Rows that were written over in the memtable are still in the log.
         let bytes = self.writer.lock().log.len().max(rows as u64);
         if bytes <= CLOSED_LOG_BYTES_MAX || self.space.is_scarce()? {
@@ -287,7 +287,7 @@ mod tests {
             assert_eq!(has_tables, flushes, "{puts} times {bytes} bytes");
             assert!(log_bytes < 1000, "{log_bytes} bytes of logs");
             let db = Db::open(env, Path::new("/store"), DbOptions::default()).unwrap();
-            let space = db.inner.views.get().keyspaces[0].id;
+            let space = db.inner.read_states.get().keyspaces[0].id;
             assert_eq!(db.get(space, b"key").unwrap().unwrap(), vec![7; bytes]);
         }
     }
@@ -340,7 +340,7 @@ mod tests {
                 self.writers_go_on.lock().push(go_on);
                 if go_on {
                     let mut batch = Batch::new();
-                    batch.put(inner.views.get().keyspaces[0].id, b"more", vec![2]);
+                    batch.put(inner.read_states.get().keyspaces[0].id, b"more", vec![2]);
                     inner.write(batch).unwrap();
                 }
             }
@@ -357,7 +357,7 @@ mod tests {
         assert!(db.inner.flush_one().unwrap());
         assert_eq!(*at_removal.writers_go_on.lock(), [true]);
         // What comes during the first flush is flushed once more while writers wait.
-        db.clear_keyspace(db.inner.views.get().keyspaces[0].id).unwrap();
+        db.clear_keyspace(db.inner.read_states.get().keyspaces[0].id).unwrap();
         at_removal.inner.lock().take();
         assert_eq!(*at_removal.writers_go_on.lock(), [true; 3]);
     }

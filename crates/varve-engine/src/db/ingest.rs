@@ -31,12 +31,12 @@ use crate::compaction::policy::level_for;
 use crate::files::{StoreFile, io_error};
 use crate::memtable::Found;
 use crate::place::Place;
+use crate::read_state::ReadState;
 use crate::store::SortedRows;
 use crate::table::describe::describe;
 use crate::table::file::Table;
 use crate::table::writer::TableWriter;
 use crate::version::Version;
-use crate::view::View;
 use crate::{StoreError, StoreResult};
 
 /// EXDEV: a link from one file system to another.
@@ -71,8 +71,8 @@ impl Db {
     /// Begins a table of `keyspace` in a new file at `path`, which may be anywhere.
     pub fn table_file(&self, keyspace: KeyspaceId, path: &Path) -> StoreResult<NewTable> {
         let inner = &self.inner;
-        let view = inner.views.get();
-        let options = inner.table_options(view.keyspace(keyspace)?, 0);
+        let read_state = inner.read_states.get();
+        let options = inner.table_options(read_state.keyspace(keyspace)?, 0);
         let writer =
             TableWriter::create_at(inner.reserve.below(), path.to_path_buf(), UNNUMBERED, options)?;
         Ok(NewTable { writer, seq: inner.ingested_seq() })
@@ -102,9 +102,9 @@ impl Inner {
         external: bool,
     ) -> StoreResult<()> {
         self.check_open()?;
-        let view = self.views.get();
+        let read_state = self.read_states.get();
         let seq = self.ingested_seq();
-        let mut outputs = Outputs::new(self, view.keyspace(keyspace)?, 0).growing();
+        let mut outputs = Outputs::new(self, read_state.keyspace(keyspace)?, 0).growing();
         for (key, value) in rows {
             if outputs.bytes() >= self.options.table_bytes {
                 outputs.cut()?;
@@ -141,8 +141,8 @@ impl Inner {
                 let message = "a table that points at files of another store".to_owned();
                 return Err(StoreError::Invalid(message));
             }
-            let view = self.views.get();
-            let prefixed = view.keyspace(keyspace)?.options.prefixed;
+            let read_state = self.read_states.get();
+            let prefixed = read_state.keyspace(keyspace)?.options.prefixed;
             let meta = overridden(meta, SeqNo::MAX);
             let table = Table::new(Arc::clone(&self.env), &self.dir, keyspace, meta);
             verify_table(&self.cache, &table, prefixed, None, &mut VerifyReport::default())?;
@@ -196,9 +196,9 @@ impl Inner {
         let compaction = self.compaction_job.try_lock();
         let spaces: BTreeSet<_> = written.tables.iter().map(|table| table.keyspace()).collect();
         spaces.iter().try_for_each(|space| self.wait_until_unlocked(*space))?;
-        self.when_flushed(|writer, view| {
+        self.when_flushed(|writer, read_state| {
             spaces.iter().try_for_each(|space| self.refuse_locked(*space))?;
-            self.put_in_force(writer, view, written, compaction.is_some())
+            self.put_in_force(writer, read_state, written, compaction.is_some())
         })?;
         drop(compaction);
         self.metrics.ingest_bytes.add(bytes);
@@ -211,7 +211,7 @@ impl Inner {
     fn put_in_force(
         &self,
         writer: &mut Writer,
-        view: &View,
+        read_state: &ReadState,
         written: &Written,
         may_go_deep: bool,
     ) -> StoreResult<bool> {
@@ -220,7 +220,7 @@ impl Inner {
         let newest = SublevelId::new(self.new_file_no().get());
         let mut added = Vec::new();
         for table in &written.tables {
-            let version = &view.keyspace(table.keyspace())?.version;
+            let version = &read_state.keyspace(table.keyspace())?.version;
             let place = self.place_of(version, table.meta(), newest, may_go_deep);
             let table = table.with_meta(overridden(table.meta().clone(), seq));
             added.push((table.keyspace(), place, Arc::new(table)));

@@ -1,4 +1,4 @@
-//! Puts new tables, segments and key spaces in force: first durably in the manifest, then in the view.
+//! Puts new tables, segments and key spaces in force: first durably in the manifest, then in the read state.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::keyspace::Keyspace;
 use crate::manifest::Manifest;
 use crate::memtable::Memtable;
 use crate::place::Place;
+use crate::read_state::ReadState;
 use crate::segment::Segment;
 use crate::snapshot::Pin;
 use crate::sublevel_map::moves::Moves;
 use crate::sublevel_map::next::{Next, next_map};
 use crate::table::file::Table;
 use crate::version::Version;
-use crate::view::View;
 
 /// Changes that take effect together.
 #[derive(Clone, Debug, Default)]
@@ -57,8 +57,8 @@ pub(crate) struct Changes {
 
 impl Changes {
     /// Whether what they were made for is still there.
-    fn holds_for(&self, view: &View) -> bool {
-        let version = |keyspace| view.keyspace(keyspace).map(|space| &space.version);
+    fn holds_for(&self, read_state: &ReadState) -> bool {
+        let version = |keyspace| read_state.keyspace(keyspace).map(|space| &space.version);
         let removed = self.removed.iter().all(|(keyspace, place, table)| {
             version(*keyspace).is_ok_and(|version| version.holds(*place, table.file_no()))
         });
@@ -70,12 +70,12 @@ impl Changes {
 
     /// The same without tables for key spaces of branches that are no longer there, whose files go.
     ///
-    /// REQUIRES: [`Changes::holds_for`] the view. Else they may be files that serve tables elsewhere by now: of a merge
+    /// REQUIRES: [`Changes::holds_for`] the read state. Else they may be files that serve tables elsewhere by now: of a merge
     /// that leaves some in place, whose branch was committed meanwhile.
-    fn for_view(&self, view: &View) -> Changes {
+    fn for_read_state(&self, read_state: &ReadState) -> Changes {
         let mut changes = self.clone();
         changes.added.retain(|(keyspace, _, table)| {
-            let is_there = view.keyspace(*keyspace).is_ok();
+            let is_there = read_state.keyspace(*keyspace).is_ok();
             if !is_there {
                 table.mark_obsolete();
             }
@@ -90,7 +90,7 @@ impl Changes {
             }
             is_used
         });
-        changes.ended.retain(|branch| view.branches.contains_key(branch));
+        changes.ended.retain(|branch| read_state.branches.contains_key(branch));
         changes
     }
 }
@@ -102,39 +102,39 @@ impl Inner {
     /// REQUIRES: the added tables and segments and their names are durable.
     pub(crate) fn install(&self, changes: &Changes) -> StoreResult<bool> {
         let mut manifest = self.manifest.lock();
-        let view = self.views.get();
-        if !changes.holds_for(&view) {
+        let read_state = self.read_states.get();
+        if !changes.holds_for(&read_state) {
             return Ok(false);
         }
-        let changes = &changes.for_view(&view);
-        let versions = self.changed_versions(&view, changes)?;
+        let changes = &changes.for_read_state(&read_state);
+        let versions = self.changed_versions(&read_state, changes)?;
         for (keyspace, version) in &versions {
             // A broken version must not reach the disk: it would be found broken at every open.
             version.check().map_err(|broken| {
                 self.poison.set(&format_args!("key space {keyspace}: {broken}"))
             })?;
         }
-        let edit = self.edit(&view, changes, manifest.tables_seq());
+        let edit = self.edit(&read_state, changes, manifest.tables_seq());
         manifest.append(&edit, &self.poison)?;
         if let Some(last_seq) = changes.flushed.as_ref().map(|(_, seq)| *seq).or(changes.ingested) {
             manifest.note_tables_seq(last_seq);
         }
-        let ended = ended_tables(&view, &changes.ended);
-        drop(view);
-        let change = |view: &mut View| {
-            view.keyspaces.extend(changes.created.clone());
+        let ended = ended_tables(&read_state, &changes.ended);
+        drop(read_state);
+        let change = |read_state: &mut ReadState| {
+            read_state.keyspaces.extend(changes.created.clone());
             for (keyspace, version) in versions {
-                view.set_version(keyspace, version);
+                read_state.set_version(keyspace, version);
             }
-            change_branches(view, changes);
+            change_branches(read_state, changes);
             if let Some((flushed, _)) = &changes.flushed {
-                view.immutables.retain(|memtable| !Arc::ptr_eq(memtable, flushed));
+                read_state.immutables.retain(|memtable| !Arc::ptr_eq(memtable, flushed));
             }
         };
         // A merge of tables that were visible before their number counted would not know of who pins a state in between.
         drop(match changes.ingested {
-            Some(last_seq) => self.snapshots.publish(last_seq, |_| self.views.update(change)),
-            None => self.views.update(change),
+            Some(last_seq) => self.snapshots.publish(last_seq, |_| self.read_states.update(change)),
+            None => self.read_states.update(change),
         });
         self.searched.lock().tables_have_changed();
         let removed = changes.removed.iter().map(|(_, _, table)| table).chain(&ended);
@@ -149,14 +149,14 @@ impl Inner {
     /// What becomes of the key spaces whose tables change.
     fn changed_versions(
         &self,
-        view: &View,
+        read_state: &ReadState,
         changes: &Changes,
     ) -> StoreResult<Vec<(KeyspaceId, Version)>> {
         let touched = changes.added.iter().chain(&changes.removed).map(|(keyspace, ..)| *keyspace);
         let ids: BTreeSet<KeyspaceId> = touched.collect();
         let mut versions = Vec::new();
         for id in ids {
-            let space = view.keyspace(id)?;
+            let space = read_state.keyspace(id)?;
             let (removed, added) = (tables_of(id, &changes.removed), tables_of(id, &changes.added));
             let gone: Vec<(Place, FileNo)> =
                 removed.iter().map(|(place, table)| (*place, table.file_no())).collect();
@@ -190,9 +190,9 @@ impl Inner {
         if removed.peek().is_none() {
             return;
         }
-        let view = self.views.get();
+        let read_state = self.read_states.get();
         let serving: HashSet<FileNo> =
-            view.spaces().flat_map(|space| space.version.files()).collect();
+            read_state.spaces().flat_map(|space| space.version.files()).collect();
         for file in removed.flat_map(|table| table.files()) {
             if !serving.contains(&file.no()) {
                 file.mark_obsolete();
@@ -209,8 +209,8 @@ impl Inner {
         if left.is_empty() {
             return;
         }
-        let view = self.views.get();
-        for (_, table) in view.spaces().flat_map(|space| space.version.tables()) {
+        let read_state = self.read_states.get();
+        for (_, table) in read_state.spaces().flat_map(|space| space.version.tables()) {
             table.segments().iter().for_each(|used| drop(left.remove(&used.file_no())));
         }
         for (file, segment) in left {
@@ -219,8 +219,8 @@ impl Inner {
         }
     }
 
-    /// The manifest edit that says what `changes` do to `view`, of whose writes tables hold all up to `tables_seq`.
-    fn edit(&self, view: &View, changes: &Changes, tables_seq: SeqNo) -> VersionEdit {
+    /// The manifest edit that says what `changes` do to `read_state`, of whose writes tables hold all up to `tables_seq`.
+    fn edit(&self, read_state: &ReadState, changes: &Changes, tables_seq: SeqNo) -> VersionEdit {
         let mut list = Vec::new();
         list.extend(changes.created.iter().map(create_change));
         list.extend(changes.segments.iter().map(|segment| Change::AddSegment(*segment.meta())));
@@ -240,7 +240,7 @@ impl Inner {
             changes.unnamed.iter().map(|name| Change::DeleteSnapshot { name: name.to_string() }),
         );
         if let Some(record) = &changes.branch {
-            let known = view.branches.get(&record.id);
+            let known = read_state.branches.get(&record.id);
             if known.is_none() {
                 list.push(branch_change(record));
             }
@@ -250,7 +250,7 @@ impl Inner {
         }
         list.extend(changes.ended.iter().copied().map(Change::EndBranch));
         if let Some((flushed, last_seq)) = &changes.flushed {
-            let oldest = view.memtables().rfind(|memtable| !Arc::ptr_eq(memtable, flushed));
+            let oldest = read_state.memtables().rfind(|memtable| !Arc::ptr_eq(memtable, flushed));
             list.extend(oldest.map(|memtable| Change::OldestLog(memtable.first_log())));
             // Of rows of branches that are gone there may be no table, and no number.
             list.push(Change::LastSeq(tables_seq.max(*last_seq)));
@@ -264,10 +264,10 @@ impl Inner {
     /// holds; if it is unknown which of the two is in force, the store is poisoned.
     fn rewrite_manifest(&self, manifest: &mut Manifest) {
         let no = self.new_file_no();
-        let view = self.views.get();
+        let read_state = self.read_states.get();
         let tables_seq = manifest.tables_seq();
         let newest_log = manifest.newest_log();
-        let state = state_edit(&view, newest_log, self.next_file_no(), tables_seq);
+        let state = state_edit(&read_state, newest_log, self.next_file_no(), tables_seq);
         let log = LogId { file: no, salt: manifest.salt() };
         match Manifest::create(&self.env, &self.dir, log, &state, tables_seq, &self.poison) {
             Ok(next) => {
@@ -280,23 +280,25 @@ impl Inner {
 }
 
 /// Puts in force what `changes` say of snapshots and branches.
-fn change_branches(view: &mut View, changes: &Changes) {
-    view.snapshots.extend(changes.named.clone());
-    changes.unnamed.iter().for_each(|name| drop(view.snapshots.remove(name)));
+fn change_branches(read_state: &mut ReadState, changes: &Changes) {
+    read_state.snapshots.extend(changes.named.clone());
+    changes.unnamed.iter().for_each(|name| drop(read_state.snapshots.remove(name)));
     if let Some(record) = &changes.branch {
-        view.branches.insert(record.id, Arc::clone(record));
+        read_state.branches.insert(record.id, Arc::clone(record));
     }
-    view.branch_spaces.extend(changes.branch_spaces.iter().map(|space| (space.id, space.clone())));
+    read_state
+        .branch_spaces
+        .extend(changes.branch_spaces.iter().map(|space| (space.id, space.clone())));
     for branch in &changes.ended {
-        view.branches.remove(branch);
-        view.branch_spaces.retain(|_, space| space.branch != Some(*branch));
+        read_state.branches.remove(branch);
+        read_state.branch_spaces.retain(|_, space| space.branch != Some(*branch));
     }
 }
 
 /// The tables of branches that end.
-fn ended_tables(view: &View, ended: &[BranchId]) -> Vec<Arc<Table>> {
+fn ended_tables(read_state: &ReadState, ended: &[BranchId]) -> Vec<Arc<Table>> {
     let is_over = |space: &&Keyspace| space.branch.is_some_and(|branch| ended.contains(&branch));
-    let spaces = view.branch_spaces.values().filter(is_over);
+    let spaces = read_state.branch_spaces.values().filter(is_over);
     spaces.flat_map(|space| space.version.tables().map(|(_, table)| Arc::clone(table))).collect()
 }
 
@@ -337,23 +339,23 @@ fn add_change(keyspace: KeyspaceId, place: Place, table: &Table) -> Change {
 
 /// The edit that says everything.
 pub(crate) fn state_edit(
-    view: &View,
+    read_state: &ReadState,
     newest_log: FileNo,
     next_file: FileNo,
     last_seq: SeqNo,
 ) -> VersionEdit {
-    let mut changes: Vec<Change> = view.keyspaces.iter().map(create_change).collect();
-    changes.push(Change::OldestLog(view.oldest_log()));
+    let mut changes: Vec<Change> = read_state.keyspaces.iter().map(create_change).collect();
+    changes.push(Change::OldestLog(read_state.oldest_log()));
     changes.push(Change::NewestLog(newest_log));
     changes.push(Change::NextFile(next_file));
     changes.push(Change::LastSeq(last_seq));
-    changes.extend(view.snapshots.iter().map(|(name, pin)| name_change(name, pin)));
+    changes.extend(read_state.snapshots.iter().map(|(name, pin)| name_change(name, pin)));
     // A parent has a smaller number than its branches.
-    for record in view.branches.values() {
+    for record in read_state.branches.values() {
         changes.push(branch_change(record));
         changes.extend(record.spaces.iter().map(|space| space_change(record.id, space)));
     }
-    for space in view.spaces() {
+    for space in read_state.spaces() {
         let segments = space.version.segments().into_values();
         changes.extend(segments.map(|(segment, _)| Change::AddSegment(*segment.meta())));
         changes.extend(space.version.tables().map(|(place, t)| add_change(space.id, place, t)));

@@ -9,8 +9,8 @@ use super::install::Changes;
 use super::{Inner, Writer};
 use crate::keyspace::Keyspace;
 use crate::memtable::Memtable;
+use crate::read_state::ReadState;
 use crate::version::Version;
-use crate::view::View;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
 impl Inner {
@@ -24,11 +24,11 @@ impl Inner {
         }
         // One at a time, so that a name is not given twice; flushes are kept off the list of spaces too.
         let _job = self.flush_job.lock();
-        let view = self.views.get();
-        if let Some(space) = view.keyspaces.iter().find(|space| &*space.name == name) {
+        let read_state = self.read_states.get();
+        if let Some(space) = read_state.keyspaces.iter().find(|space| &*space.name == name) {
             return Ok(space.id);
         }
-        let id = u32::try_from(view.keyspaces.len())
+        let id = u32::try_from(read_state.keyspaces.len())
             .map(KeyspaceId::new)
             .map_err(|_| StoreError::Invalid("too many key spaces".to_owned()))?;
         let version = Arc::new(Version::default());
@@ -40,8 +40,8 @@ impl Inner {
 
     /// See [`crate::Store::keyspace_names`].
     pub(crate) fn keyspace_names(&self) -> Vec<String> {
-        let view = self.views.get();
-        view.keyspaces.iter().map(|space| space.name.to_string()).collect()
+        let read_state = self.read_states.get();
+        read_state.keyspaces.iter().map(|space| space.name.to_string()).collect()
     }
 
     /// See [`crate::Store::clear_keyspace`].
@@ -51,31 +51,35 @@ impl Inner {
     /// all its tables, while no writer can add to them.
     pub(crate) fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
         self.check_open()?;
-        let view = self.views.get();
+        let read_state = self.read_states.get();
         let has_rows = |memtable: &Memtable| memtable.rows(keyspace) > 0;
-        if !view.memtables().any(|memtable| has_rows(memtable))
-            && view.keyspace(keyspace)?.version.is_empty()
+        if !read_state.memtables().any(|memtable| has_rows(memtable))
+            && read_state.keyspace(keyspace)?.version.is_empty()
         {
             return Ok(());
         }
-        drop(view);
+        drop(read_state);
         let meets_locks = !keyspace.is_of_branch();
         if meets_locks {
             self.wait_until_unlocked(keyspace)?;
         }
-        self.when_flushed(|_, view| {
+        self.when_flushed(|_, read_state| {
             if meets_locks {
                 self.refuse_locked(keyspace)?;
             }
-            let done = self.remove_tables(view, keyspace)?;
+            let done = self.remove_tables(read_state, keyspace)?;
             self.locks.store_has_changed();
             Ok(done)
         })
     }
 
-    /// Removes all tables that a key space has in `view`; false if a compaction that ended just now changed the list.
-    pub(crate) fn remove_tables(&self, view: &View, keyspace: KeyspaceId) -> StoreResult<bool> {
-        let version = &view.keyspace(keyspace)?.version;
+    /// Removes all tables that a key space has in `read_state`; false if a compaction that ended just now changed the list.
+    pub(crate) fn remove_tables(
+        &self,
+        read_state: &ReadState,
+        keyspace: KeyspaceId,
+    ) -> StoreResult<bool> {
+        let version = &read_state.keyspace(keyspace)?.version;
         let tables = version.tables();
         let removed = tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
         let seen = vec![(keyspace, Arc::clone(version))];
@@ -87,7 +91,7 @@ impl Inner {
     /// writing does not put it off for ever.
     pub(crate) fn when_flushed(
         &self,
-        mut act: impl FnMut(&mut Writer, &View) -> StoreResult<bool>,
+        mut act: impl FnMut(&mut Writer, &ReadState) -> StoreResult<bool>,
     ) -> StoreResult<()> {
         loop {
             self.flush_all()?;
@@ -98,7 +102,7 @@ impl Inner {
                 if self.external_sync.get().is_none() {
                     self.refuse_waiting_rows()?;
                 }
-                act(&mut writer, &self.views.get())
+                act(&mut writer, &self.read_states.get())
             });
             self.remove_logs(writer);
             if done? {
@@ -109,7 +113,7 @@ impl Inner {
 
     /// Fails if memtables wait for the external sync to be set.
     fn refuse_waiting_rows(&self) -> StoreResult<()> {
-        if self.views.get().immutables.iter().any(|memtable| memtable.has_external()) {
+        if self.read_states.get().immutables.iter().any(|memtable| memtable.has_external()) {
             let message = "recovered rows depend on an external sync, but none is set";
             return Err(StoreError::Invalid(message.to_owned()));
         }

@@ -1,7 +1,7 @@
 //! The store itself.
 //!
 //! The way of a write: [`write`] checks it, holds it back if compaction is behind, logs it, applies it
-//! to the memtable. The way of a read: [`read`] takes the present view and searches memtables, then
+//! to the memtable. The way of a read: [`read`] takes the present read state and searches memtables, then
 //! tables. [`sync`] makes the log durable, [`flush`] turns full memtables into tables,
 //! [`install`] puts new tables in force, [`ingest`] takes in whole ones, [`background`] runs flush, compaction and periodic sync.
 //!
@@ -12,7 +12,7 @@
 //! 3. writer (held for one append to the log; creating the next log at rotation)
 //! 4. manifest (held while an edit is made durable)
 //! 5. locks of transactions (held for moments; whoever waits for one holds nothing else)
-//! 6. snapshots, memtable, view (held for moments, never during I/O)
+//! 6. snapshots, memtable, read state (held for moments, never during I/O)
 
 pub(crate) mod background;
 pub(crate) mod flush;
@@ -49,6 +49,7 @@ use crate::metrics::Metrics;
 use crate::options::DbOptions;
 use crate::pace::Pace;
 use crate::poison::Poison;
+use crate::read_state::ReadStates;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
@@ -57,7 +58,6 @@ use crate::sublevel_map::number::MapId;
 use crate::sublevel_map::saved::SavedMaps;
 use crate::table::cache::TableCache;
 use crate::txn::Locks;
-use crate::view::Views;
 use crate::wal::LogWriter;
 use crate::{StoreError, StoreResult};
 use background::Work;
@@ -84,7 +84,7 @@ pub struct Db {
 pub(crate) struct Writer {
     pub(crate) log: LogWriter,
     pub(crate) next_seq: SeqNo,
-    /// The active memtable, as in the present view.
+    /// The active memtable, as in the present read state.
     pub(crate) active: Arc<Memtable>,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Inner {
     pub(crate) cache: Arc<TableCache>,
     pub(crate) findings: Findings,
     pub(crate) snapshots: Arc<Snapshots>,
-    pub(crate) views: Views,
+    pub(crate) read_states: ReadStates,
     pub(crate) writer: Mutex<Writer>,
     /// Tells writers that wait for room that a flush ended.
     pub(crate) flushed: Condvar,

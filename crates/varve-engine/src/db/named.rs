@@ -12,8 +12,8 @@ use varve_types::SeqNo;
 
 use super::Db;
 use super::install::Changes;
+use crate::read_state::ReadState;
 use crate::snapshot::Pin;
-use crate::view::View;
 use crate::{StoreError, StoreResult};
 
 /// A named snapshot.
@@ -25,7 +25,7 @@ pub struct SnapshotInfo {
     pub seq: SeqNo,
 }
 
-impl View {
+impl ReadState {
     /// The pin of a named snapshot.
     pub(crate) fn snapshot(&self, name: &str) -> StoreResult<&Arc<Pin>> {
         let message = || StoreError::Invalid(format!("there is no snapshot called {name:?}"));
@@ -43,7 +43,7 @@ impl Db {
             return Err(StoreError::Invalid(message));
         }
         let _naming = self.inner.naming.lock();
-        if self.inner.views.get().snapshots.contains_key(name) {
+        if self.inner.read_states.get().snapshots.contains_key(name) {
             let message = format!("there is a snapshot called {name:?} already");
             return Err(StoreError::Invalid(message));
         }
@@ -57,12 +57,12 @@ impl Db {
 
     /// The named snapshots, by name.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
-        let view = self.inner.views.get();
+        let read_state = self.inner.read_states.get();
         let info = |(name, pin): (&Arc<str>, &Arc<Pin>)| SnapshotInfo {
             name: name.to_string(),
             seq: pin.seq(),
         };
-        view.snapshots.iter().map(info).collect()
+        read_state.snapshots.iter().map(info).collect()
     }
 
     /// Gives the snapshot `name` the name `new` (1 to 255 bytes) instead, durably. `Invalid` if there is none of that name,
@@ -70,12 +70,14 @@ impl Db {
     pub fn rename_snapshot(&self, name: &str, new: &str) -> StoreResult<()> {
         self.inner.check_open()?;
         let _naming = self.inner.naming.lock();
-        let view = self.inner.views.get();
-        if new.is_empty() || new.len() > SNAPSHOT_NAME_BYTES_MAX || view.snapshots.contains_key(new)
+        let read_state = self.inner.read_states.get();
+        if new.is_empty()
+            || new.len() > SNAPSHOT_NAME_BYTES_MAX
+            || read_state.snapshots.contains_key(new)
         {
             return Err(StoreError::Invalid(format!("a snapshot cannot be called {new:?}")));
         }
-        let named = Some((Arc::from(new), Arc::clone(view.snapshot(name)?)));
+        let named = Some((Arc::from(new), Arc::clone(read_state.snapshot(name)?)));
         let unnamed = Some(Arc::from(name));
         self.inner.install(&Changes { named, unnamed, ..Changes::default() })?;
         Ok(())
@@ -86,7 +88,7 @@ impl Db {
     pub fn delete_snapshot(&self, name: &str) -> StoreResult<()> {
         self.inner.check_open()?;
         let _naming = self.inner.naming.lock();
-        self.inner.views.get().snapshot(name)?;
+        self.inner.read_states.get().snapshot(name)?;
         self.inner.install(&Changes { unnamed: Some(Arc::from(name)), ..Changes::default() })?;
         Ok(())
     }

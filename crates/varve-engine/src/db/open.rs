@@ -35,6 +35,7 @@ use crate::options::DbOptions;
 use crate::pace::Pace;
 use crate::place::Place;
 use crate::poison::Poison;
+use crate::read_state::{ReadState, ReadStates};
 use crate::reserve::Reserve;
 use crate::segment::Segments;
 use crate::snapshot::Snapshots;
@@ -45,7 +46,6 @@ use crate::table::cache::TableCache;
 use crate::table::file::TableFiles;
 use crate::txn::Locks;
 use crate::version::Version;
-use crate::view::{View, Views};
 use crate::wal::LogWriter;
 use crate::wal::recovery::{Recovered, RecoveryInput, recover};
 use crate::{StoreError, StoreResult};
@@ -220,18 +220,18 @@ fn build(
     let log_id = LogId { file: log_no, salt };
     let mut log = LogWriter::create(Arc::clone(&reserve), dir.to_path_buf(), log_id, &recovered)?;
     let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
-    let mut view = first_view(&recovered, log_no, options.memtable_bytes);
-    view = loaded_view(&env, dir, state.as_ref(), files, view, &snapshots)?;
+    let mut read_state = first_read_state(&recovered, log_no, options.memtable_bytes);
+    read_state = loaded_read_state(&env, dir, state.as_ref(), files, read_state, &snapshots)?;
     let poison = Poison::default();
-    let edit = state_edit(&view, log_no, manifest_no.next(), tables_seq);
+    let edit = state_edit(&read_state, log_no, manifest_no.next(), tables_seq);
     let manifest_id = LogId { file: manifest_no, salt };
     let manifest = Manifest::create(&env, dir, manifest_id, &edit, tables_seq, &poison)?;
-    remove_unreferenced(&*env, dir, files, &view, &recovered, &mut log)?;
+    remove_unreferenced(&*env, dir, files, &read_state, &recovered, &mut log)?;
     let metrics = Arc::new(Metrics::default());
     let cache = Arc::new(TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?);
-    let saved_maps = restore(&env, dir, files, &options, &cache, &mut view);
+    let saved_maps = restore(&env, dir, files, &options, &cache, &mut read_state);
     let next_seq = recovered.last_seq.advanced(1);
-    let writer = Writer { log, next_seq, active: Arc::clone(&view.active) };
+    let writer = Writer { log, next_seq, active: Arc::clone(&read_state.active) };
     Ok(Inner {
         space: SpaceGuard::new(Arc::clone(&reserve), options.space_reserve_bytes),
         reserve,
@@ -245,10 +245,10 @@ fn build(
         metrics,
         cache,
         snapshots,
-        space_numbers: Mutex::new(SpaceNumbers::new(&view)),
+        space_numbers: Mutex::new(SpaceNumbers::new(&read_state)),
         branch_syncs: Mutex::default(),
-        next_map: AtomicU64::new(view.keyspaces.len() as u64),
-        views: Views::new(view),
+        next_map: AtomicU64::new(read_state.keyspaces.len() as u64),
+        read_states: ReadStates::new(read_state),
         writer: Mutex::new(writer),
         flushed: Condvar::new(),
         manifest: Mutex::new(manifest),
@@ -383,34 +383,35 @@ impl<'a> TableOpener<'a> {
 }
 
 /// `first` with what the manifest has, if there is one.
-fn loaded_view(
+fn loaded_read_state(
     env: &Arc<dyn Env>,
     dir: &Path,
     state: Option<&ManifestState>,
     files: &[StoreFile],
-    first: View,
+    first: ReadState,
     snapshots: &Arc<Snapshots>,
-) -> StoreResult<View> {
+) -> StoreResult<ReadState> {
     let Some(state) = state else { return Ok(first) };
     with_tables(first, &mut TableOpener::new(env, dir, state, files), snapshots)
 }
 
-/// `view` with the key spaces, snapshots and branches of the manifest.
+/// `read_state` with the key spaces, snapshots and branches of the manifest.
 fn with_tables(
-    mut view: View,
+    mut read_state: ReadState,
     opener: &mut TableOpener<'_>,
     snapshots: &Arc<Snapshots>,
-) -> StoreResult<View> {
+) -> StoreResult<ReadState> {
     for (space, id) in opener.state.keyspaces.iter().zip(0..) {
         let (name, id) = (Arc::from(space.name.as_str()), KeyspaceId::new(id));
         let version = opener.version(id, &space.tables)?;
         let (options, branch, private) = (space.options, None, false);
-        view.keyspaces.push(Keyspace { id, name, options, version, branch, private });
+        read_state.keyspaces.push(Keyspace { id, name, options, version, branch, private });
     }
     for (name, seq) in &opener.state.snapshots {
-        view.snapshots.insert(Arc::from(name.as_str()), Arc::new(snapshots.pin_at(*seq)));
+        read_state.snapshots.insert(Arc::from(name.as_str()), Arc::new(snapshots.pin_at(*seq)));
     }
-    let ended: Vec<BranchId> = view.memtables().flat_map(|memtable| memtable.ended()).collect();
+    let ended: Vec<BranchId> =
+        read_state.memtables().flat_map(|memtable| memtable.ended()).collect();
     // Those that held locks are not brought back; none stands over them.
     let lasting = opener.state.branches.iter().filter(|(_, branch)| !branch.locking);
     for (id, branch) in lasting {
@@ -425,20 +426,20 @@ fn with_tables(
             Vec::new(),
         );
         record.shared.recovered(ended.contains(id));
-        view.branches.insert(*id, Arc::new(record));
+        read_state.branches.insert(*id, Arc::new(record));
         for own in &branch.spaces {
             let tables = opener.state.branch_tables.get(&own.id);
             let version = opener.version(own.id, tables.map_or(&[], Vec::as_slice))?;
-            let new = Keyspace { version, ..own.keyspace(*id, view.keyspace(own.base)?) };
-            view.branch_spaces.insert(own.id, new);
+            let new = Keyspace { version, ..own.keyspace(*id, read_state.keyspace(own.base)?) };
+            read_state.branch_spaces.insert(own.id, new);
         }
     }
-    Ok(view)
+    Ok(read_state)
 }
 
-/// The view of what was recovered. The last memtable goes on being filled unless it is large or many logs
+/// The read state of what was recovered. The last memtable goes on being filled unless it is large or many logs
 /// wait for it.
-fn first_view(recovered: &Recovered, log_no: FileNo, memtable_bytes: usize) -> View {
+fn first_read_state(recovered: &Recovered, log_no: FileNo, memtable_bytes: usize) -> ReadState {
     let mut immutables: Vec<Arc<Memtable>> = recovered.memtables.iter().rev().cloned().collect();
     let goes_on = |memtable: &Arc<Memtable>| {
         memtable.bytes() < memtable_bytes / 2 && recovered.logs.len() < LOGS_KEPT_MAX
@@ -448,7 +449,7 @@ fn first_view(recovered: &Recovered, log_no: FileNo, memtable_bytes: usize) -> V
     } else {
         Arc::new(Memtable::new(log_no, memtable_bytes))
     };
-    View {
+    ReadState {
         active,
         immutables,
         keyspaces: Vec::new(),
@@ -474,18 +475,18 @@ fn remove_unreferenced(
     env: &dyn Env,
     dir: &Path,
     files: &[StoreFile],
-    view: &View,
+    read_state: &ReadState,
     recovered: &Recovered,
     log: &mut LogWriter,
 ) -> StoreResult<()> {
-    let versions = || view.spaces().map(|space| &space.version);
+    let versions = || read_state.spaces().map(|space| &space.version);
     let tables = versions().flat_map(|version| version.files());
     let segments = versions().flat_map(|version| version.segments().into_keys());
     let kept: HashSet<FileNo> = tables.chain(segments).collect();
     for file in files {
         let needed = match file {
             StoreFile::Table(no) | StoreFile::Segment(no) => kept.contains(no),
-            StoreFile::Wal(no) => *no >= view.oldest_log() && recovered.logs.contains(no),
+            StoreFile::Wal(no) => *no >= read_state.oldest_log() && recovered.logs.contains(no),
             StoreFile::Manifest(_) | StoreFile::ManifestCopy(_) => false,
             // [`restore`] has seen to them.
             StoreFile::Map(_) => true,
@@ -499,6 +500,6 @@ fn remove_unreferenced(
             env.remove_file(&path).map_err(|error| io_error("remove", &path, error))?;
         }
     }
-    log.forget_before(view.oldest_log());
+    log.forget_before(read_state.oldest_log());
     Ok(())
 }

@@ -15,12 +15,12 @@ use crate::iter::rows::{Keys, Rows};
 use crate::iter::{KeyBounds, Source, common_prefix};
 use crate::keyspace::Keyspace;
 use crate::memtable::{Found, is_empty_range};
+use crate::read_state::{Layer, ReadState};
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
 use crate::table::cache::{Admission, BlockPlace, FilteredBy};
 use crate::table::file::Table;
 use crate::version::Version;
-use crate::view::{Layer, View};
 use crate::{Direction, KeyRange, RowVersion, StoreResult, StoreSnapshot, ValuePolicy};
 
 impl Inner {
@@ -42,8 +42,8 @@ impl Inner {
     /// Has the newest rows of `keys` fetched, and their values where those stand apart; gives how many blocks and values that are.
     pub(crate) fn prefetch(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> StoreResult<usize> {
         self.check_open()?;
-        let view = self.views.get();
-        let space = view.keyspace(keyspace)?;
+        let read_state = self.read_states.get();
+        let space = read_state.keyspace(keyspace)?;
         let mut blocks = Vec::new();
         for key in keys {
             blocks.extend(self.block_to_fetch(space, key)?);
@@ -95,31 +95,36 @@ impl Inner {
     ) -> StoreResult<Option<Found>> {
         self.check_open()?;
         let hash = filter_hash(key);
-        // What is in a memtable of the uppermost layer is found without holding on to a view.
-        let found = self.views.with(|view| {
-            let layers = view.layers(tree, keyspace, seq)?;
-            let found = layers.first().and_then(|layer| in_memtables(view, *layer, key, hash));
-            StoreResult::Ok(found.ok_or_else(|| Arc::clone(view)))
+        // What is in a memtable of the uppermost layer is found without holding on to a read state.
+        let found = self.read_states.with(|read_state| {
+            let layers = read_state.layers(tree, keyspace, seq)?;
+            let found =
+                layers.first().and_then(|layer| in_memtables(read_state, *layer, key, hash));
+            StoreResult::Ok(found.ok_or_else(|| Arc::clone(read_state)))
         })?;
         match found {
             Ok(found) => Ok(Some(found)),
-            Err(view) => {
-                self.get_below_memtables(&view, &view.layers(tree, keyspace, seq)?, key, hash)
-            }
+            Err(read_state) => self.get_below_memtables(
+                &read_state,
+                &read_state.layers(tree, keyspace, seq)?,
+                key,
+                hash,
+            ),
         }
     }
 
     /// The version of the row of `key` in every key space; `None` once the store is closed.
     pub(crate) fn version(&self, key: &[u8]) -> Option<RowVersion> {
         self.check_open().ok()?;
-        let (views, writes) = (self.views.changes(), self.views.writes.of(filter_hash(key)));
-        Some(RowVersion { views, writes })
+        let (read_states, writes) =
+            (self.read_states.changes(), self.read_states.writes.of(filter_hash(key)));
+        Some(RowVersion { read_states, writes })
     }
 
     /// What `key` is, which no memtable has in the first of `layers`.
     fn get_below_memtables(
         &self,
-        view: &View,
+        read_state: &ReadState,
         layers: &[Layer<'_>],
         key: &[u8],
         hash: u64,
@@ -129,7 +134,7 @@ impl Inner {
             return Ok(Some(found));
         }
         for layer in others {
-            if let Some(found) = self.find(view, *layer, key, hash)? {
+            if let Some(found) = self.find(read_state, *layer, key, hash)? {
                 return Ok(Some(found));
             }
         }
@@ -139,12 +144,12 @@ impl Inner {
     /// What `key`, whose filter hash is `hash`, is in `layer`, if the layer says anything of it.
     pub(crate) fn find(
         &self,
-        view: &View,
+        read_state: &ReadState,
         layer: Layer<'_>,
         key: &[u8],
         hash: u64,
     ) -> StoreResult<Option<Found>> {
-        match in_memtables(view, layer, key, hash) {
+        match in_memtables(read_state, layer, key, hash) {
             Some(found) => Ok(Some(found)),
             None => self.get_from_tables(layer.space, key, hash, layer.seq),
         }
@@ -188,40 +193,40 @@ impl Inner {
 
     /// The rows of `range` in `tree` as `pin` sees them.
     ///
-    /// REQUIRES: `view` was taken after `pin`.
+    /// REQUIRES: `read_state` was taken after `pin`.
     pub(crate) fn scan(
         &self,
         pin: Pin,
-        view: Arc<View>,
+        read_state: Arc<ReadState>,
         tree: Option<BranchId>,
         keyspace: KeyspaceId,
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'static>> {
-        Ok(Box::new(self.walk(pin, view, tree, keyspace, &range, direction)?))
+        Ok(Box::new(self.walk(pin, read_state, tree, keyspace, &range, direction)?))
     }
 
     /// The keys of the rows of `range` in `tree` as `pin` sees them.
     ///
-    /// REQUIRES: `view` was taken after `pin`.
+    /// REQUIRES: `read_state` was taken after `pin`.
     pub(crate) fn keys(
         &self,
         pin: Pin,
-        view: Arc<View>,
+        read_state: Arc<ReadState>,
         tree: Option<BranchId>,
         keyspace: KeyspaceId,
         range: &KeyRange,
     ) -> StoreResult<KeyIter<'static>> {
-        Ok(Box::new(Keys(self.walk(pin, view, tree, keyspace, range, Direction::Forward)?)))
+        Ok(Box::new(Keys(self.walk(pin, read_state, tree, keyspace, range, Direction::Forward)?)))
     }
 
     /// The same, not yet taken apart.
     ///
-    /// REQUIRES: `view` was taken after `pin`.
+    /// REQUIRES: `read_state` was taken after `pin`.
     pub(crate) fn walk(
         &self,
         pin: Pin,
-        view: Arc<View>,
+        read_state: Arc<ReadState>,
         tree: Option<BranchId>,
         keyspace: KeyspaceId,
         range: &KeyRange,
@@ -229,15 +234,15 @@ impl Inner {
     ) -> StoreResult<Rows> {
         self.check_open()?;
         self.metrics.scans.add(1);
-        let layers = view.layers(tree, keyspace, pin.seq())?;
-        let rows = self.rows(&view, &layers, range, direction)?;
-        Ok(rows.holding(pin, Arc::clone(&view)))
+        let layers = read_state.layers(tree, keyspace, pin.seq())?;
+        let rows = self.rows(&read_state, &layers, range, direction)?;
+        Ok(rows.holding(pin, Arc::clone(&read_state)))
     }
 
     /// The rows of `range` in a stack of layers.
     pub(crate) fn rows(
         &self,
-        view: &View,
+        read_state: &ReadState,
         layers: &[Layer<'_>],
         range: &KeyRange,
         direction: Direction,
@@ -252,7 +257,7 @@ impl Inner {
         }
         for Layer { space, seq } in layers {
             let mut sources: Vec<Box<dyn Source>> = Vec::new();
-            for memtable in view.memtables() {
+            for memtable in read_state.memtables() {
                 let memtable = Arc::clone(memtable);
                 let source = MemorySource::new(memtable, space.id, *seq, bounds, direction);
                 if source.valid() {
@@ -306,8 +311,8 @@ impl Inner {
 }
 
 /// The newest version of `key`, whose filter hash is `hash`, that a reader of `layer` sees in memtables.
-fn in_memtables(view: &View, layer: Layer<'_>, key: &[u8], hash: u64) -> Option<Found> {
-    view.memtables().find_map(|memtable| memtable.get(layer.space.id, key, hash, layer.seq))
+fn in_memtables(read_state: &ReadState, layer: Layer<'_>, key: &[u8], hash: u64) -> Option<Found> {
+    read_state.memtables().find_map(|memtable| memtable.get(layer.space.id, key, hash, layer.seq))
 }
 
 /// The tables of a sub-level that may hold keys of `range`.
@@ -344,7 +349,7 @@ impl StoreSnapshot for DbSnapshot<'_> {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
-        let (pin, view) = (self.pin.clone(), self.inner.views.get());
-        self.inner.scan(pin, view, self.tree, keyspace, range, direction)
+        let (pin, read_state) = (self.pin.clone(), self.inner.read_states.get());
+        self.inner.scan(pin, read_state, self.tree, keyspace, range, direction)
     }
 }

@@ -7,9 +7,9 @@ use crate::metrics::{
     KeyspaceReport, LevelReport, MapReport, MetricsReport, PlanReport, StateReport,
 };
 use crate::place::LEVELS;
+use crate::read_state::ReadState;
 use crate::sublevel_map::map::SublevelMap;
 use crate::version::Version;
-use crate::view::View;
 
 impl Inner {
     /// Counters and sizes as one JSON object.
@@ -20,32 +20,40 @@ impl Inner {
 
     /// Counters and sizes.
     pub(crate) fn report(&self) -> MetricsReport {
-        let view = self.views.get();
-        let memtable_bytes = view.memtables().map(|memtable| memtable.bytes()).sum();
+        let read_state = self.read_states.get();
+        let memtable_bytes = read_state.memtables().map(|memtable| memtable.bytes()).sum();
         let (plan, changes, mix) = self.plan();
         let cache_bytes = self.cache.memory_bytes();
         let state = StateReport {
             last_seq: self.snapshots.last_seq().get(),
             memtable_bytes,
-            immutable_memtables: view.immutables.len(),
+            immutable_memtables: read_state.immutables.len(),
             cache_bytes,
             memory_bytes: memtable_bytes as u64 + cache_bytes,
             memory_budget_bytes: self.options.memory_budget_bytes,
             debt_bytes: self.compaction_debt(),
             delay_ns_per_byte: self.pace.delay(),
             live_snapshots: self.snapshots.live().len(),
-            named_snapshots: view.snapshots.len(),
-            branches: view.branches.len(),
-            branch_tables: view.branch_spaces.values().flat_map(|s| s.version.tables()).count(),
+            named_snapshots: read_state.snapshots.len(),
+            branches: read_state.branches.len(),
+            branch_tables: read_state
+                .branch_spaces
+                .values()
+                .flat_map(|s| s.version.tables())
+                .count(),
             plan: PlanReport { plan, changes, mix },
             poisoned: self.poison.cause().map(str::to_owned),
-            keyspaces: view.keyspaces.iter().map(|space| keyspace_report(&view, space)).collect(),
+            keyspaces: read_state
+                .keyspaces
+                .iter()
+                .map(|space| keyspace_report(&read_state, space))
+                .collect(),
         };
         self.metrics.report(state)
     }
 }
 
-fn keyspace_report(view: &View, space: &Keyspace) -> KeyspaceReport {
+fn keyspace_report(read_state: &ReadState, space: &Keyspace) -> KeyspaceReport {
     let levels = (0..LEVELS).map(|level| {
         let sublevels = space.version.level(level);
         let metas = || sublevels.iter().flat_map(|run| run.tables()).map(|table| table.meta());
@@ -64,7 +72,7 @@ fn keyspace_report(view: &View, space: &Keyspace) -> KeyspaceReport {
         segment_bytes: uses.iter().map(|segment| segment.record_bytes).sum(),
         segment_used_bytes: uses.iter().map(|segment| segment.used_bytes).sum(),
         name: space.name.to_string(),
-        memtable_rows: view.memtables().map(|memtable| memtable.rows(space.id)).sum(),
+        memtable_rows: read_state.memtables().map(|memtable| memtable.rows(space.id)).sum(),
         levels: levels.collect(),
         fragmentation: fragmentation_of(&space.version),
         sublevel_map: space.version.map().map(|map| map_report(&space.version, map)),

@@ -13,9 +13,9 @@ use varve_format::filter::FilterPolicy;
 use super::Inner;
 use crate::compaction::policy::Shape;
 use crate::options::{CompactionPolicy, DbOptions, Tuning, ValuePolicy};
+use crate::read_state::ReadState;
 use crate::tuning::layout::{StorePlan, best_plan, estimate};
 use crate::tuning::{Costs, Mix, Workload};
-use crate::view::View;
 
 /// Flushes from one question to the next.
 const FLUSHES: u64 = 4;
@@ -82,7 +82,7 @@ impl Inner {
     }
 
     /// Asks whether another plan would be better. True if it is, and in force now.
-    pub(crate) fn retune(&self, view: &View) -> bool {
+    pub(crate) fn retune(&self, read_state: &ReadState) -> bool {
         if self.options.tuning != Tuning::Auto {
             return false;
         }
@@ -98,7 +98,7 @@ impl Inner {
             std::array::from_fn(|i| counts[i].saturating_sub(plan.counted[i]) as f64);
         (plan.flushes, plan.counted) = (flushes, counts);
         plan.mix = Mix::of_counts(found, absent, writes, scans);
-        let workload = plan.mix.and_then(|mix| self.workload(view, mix));
+        let workload = plan.mix.and_then(|mix| self.workload(read_state, mix));
         let Some(workload) = workload else { return false };
         let budget = self.options.cache_bytes() / FILTER_SHARE;
         let (best, cost) = best_plan(&workload, budget as f64);
@@ -114,9 +114,9 @@ impl Inner {
     }
 
     /// What is asked of the store, in the model's terms; `None` while it is of one level.
-    fn workload(&self, view: &View, mix: Mix) -> Option<Workload> {
+    fn workload(&self, read_state: &ReadState, mix: Mix) -> Option<Workload> {
         let metas =
-            || view.spaces().flat_map(|space| space.version.tables().map(|(_, t)| t.meta()));
+            || read_state.spaces().flat_map(|space| space.version.tables().map(|(_, t)| t.meta()));
         let rows: u64 = metas().map(|meta| meta.entries).sum();
         let bytes: u64 = metas().map(|meta| meta.size_bytes).sum();
         let row_bytes = bytes as f64 / rows.max(1) as f64 + ROW_OVERHEAD_BYTES;

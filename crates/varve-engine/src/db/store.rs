@@ -68,8 +68,8 @@ impl Store for Db {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
-        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
-        self.inner.scan(pin, view, None, keyspace, range, direction)
+        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
+        self.inner.scan(pin, read_state, None, keyspace, range, direction)
     }
 
     fn each_row(
@@ -78,13 +78,13 @@ impl Store for Db {
         range: KeyRange,
         visit: &mut dyn FnMut(&[u8], Bytes) -> bool,
     ) -> StoreResult<()> {
-        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
-        self.inner.walk(pin, view, None, keyspace, &range, Direction::Forward)?.each(visit)
+        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
+        self.inner.walk(pin, read_state, None, keyspace, &range, Direction::Forward)?.each(visit)
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
-        let (pin, view) = self.inner.snapshots.pin(|| self.inner.views.get());
-        self.inner.keys(pin, view, None, keyspace, &range)
+        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
+        self.inner.keys(pin, read_state, None, keyspace, &range)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {

@@ -73,14 +73,14 @@ impl Db {
     /// Reads every table of the store as it is now; calls `progress` after each.
     pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> StoreResult<VerifyReport> {
         self.inner.check_open()?;
-        let view = self.inner.views.get();
+        let read_state = self.inner.read_states.get();
         let mut report = VerifyReport::default();
         let mut done = VerifyProgress::default();
-        for (_, table) in view.spaces().flat_map(|space| space.version.tables()) {
+        for (_, table) in read_state.spaces().flat_map(|space| space.version.tables()) {
             done.tables += 1;
             done.bytes += table.meta().total_bytes();
         }
-        for space in view.spaces() {
+        for space in read_state.spaces() {
             if let Err(broken) = space.version.check() {
                 let message = format!("key space {}: {broken}", space.name);
                 report.errors.push(StoreError::Invalid(message));

@@ -12,8 +12,8 @@ use crate::compaction::done_if_room;
 use crate::compaction::reclaim::{DEAD_SHARE_FAIR, DEAD_SHARE_MAX};
 use crate::memtable::Memtable;
 use crate::options::IMMUTABLES_MAX;
+use crate::read_state::ReadState;
 use crate::space::Admitted;
-use crate::view::View;
 use crate::wal::Appended;
 use crate::{Batch, Op, StoreError, StoreResult};
 
@@ -34,14 +34,14 @@ enum Room {
 }
 
 /// Checks that the rows of a batch fit their key spaces; returns their bytes, nearly.
-fn check_rows(view: &View, batch: &Batch) -> StoreResult<usize> {
+fn check_rows(read_state: &ReadState, batch: &Batch) -> StoreResult<usize> {
     let mut bytes = 0;
     for op in batch.ops() {
         let (keyspace, key, value_len) = match op {
             Op::Put { keyspace, key, value } => (*keyspace, key, value.len()),
             Op::Delete { keyspace, key } => (*keyspace, key, 0),
         };
-        let keyspace = view.keyspace(keyspace)?;
+        let keyspace = read_state.keyspace(keyspace)?;
         let fits = key.len() <= KEY_BYTES_MAX && value_len <= VALUE_BYTES_MAX;
         if !fits || (keyspace.options.prefixed && key.len() != 2 * PREFIX_BYTES) {
             return Err(StoreError::Invalid(format!(
@@ -182,7 +182,8 @@ impl Inner {
 
     /// Bytes of the rows that no table has.
     fn unflushed_bytes(&self) -> u64 {
-        self.views.with(|view| view.memtables().map(|memtable| memtable.bytes() as u64).sum())
+        self.read_states
+            .with(|read_state| read_state.memtables().map(|memtable| memtable.bytes() as u64).sum())
     }
 
     /// Gets room on a full device: that of the logs, or of rows that nobody sees. False if there is none to be had.
@@ -215,7 +216,7 @@ impl Inner {
 
     /// Checks a batch against the limits; returns its bytes, nearly.
     pub(crate) fn check_batch(&self, batch: &Batch) -> StoreResult<u64> {
-        let bytes = self.views.with(|view| check_rows(view, batch))?;
+        let bytes = self.read_states.with(|read_state| check_rows(read_state, batch))?;
         if bytes > BATCH_BYTES_MAX {
             let message = format!("a batch of {bytes} bytes, above the limit of {BATCH_BYTES_MAX}");
             return Err(StoreError::Invalid(message));
@@ -243,20 +244,21 @@ impl Inner {
             let may_grow = reclaims
                 && bytes < 2 * self.options.memtable_bytes
                 && writer.log.len() < 2 * self.options.log_bytes_max();
-            let view = self.views.get();
-            if view.immutables.len() < IMMUTABLES_MAX {
-                drop(view);
+            let read_state = self.read_states.get();
+            if read_state.immutables.len() < IMMUTABLES_MAX {
+                drop(read_state);
                 return match self.rotate(writer) {
                     Err(StoreError::NoSpace { .. }) if may_grow => Ok(Room::Ready(false)),
                     other => other.map(|()| Room::Ready(true)),
                 };
             }
-            let waits_for_hook = view.immutables.iter().any(|memtable| memtable.has_external());
+            let waits_for_hook =
+                read_state.immutables.iter().any(|memtable| memtable.has_external());
             if waits_for_hook && self.external_sync.get().is_none() {
                 let message = "recovered rows depend on an external sync, but none is set";
                 return Err(StoreError::Invalid(message.to_owned()));
             }
-            drop(view);
+            drop(read_state);
             if self.work.is_flush_blocked() {
                 if may_grow {
                     return Ok(Room::Ready(false));
@@ -283,9 +285,9 @@ impl Inner {
         writer.log.rotate(no, writer.next_seq)?;
         let next = Arc::new(Memtable::new(no, self.options.memtable_bytes));
         let full = std::mem::replace(&mut writer.active, Arc::clone(&next));
-        self.views.update(|view| {
-            view.immutables.insert(0, full);
-            view.active = next;
+        self.read_states.update(|read_state| {
+            read_state.immutables.insert(0, full);
+            read_state.active = next;
         });
         // Here and not by callers, whose own work may fail after it.
         self.work.flush_is_due();
@@ -320,7 +322,7 @@ impl Inner {
         writer.next_seq = first_seq.advanced(ops.len() as u64);
         let last_seq = first_seq.advanced(ops.len() as u64 - 1);
         self.snapshots.publish(last_seq, |is_seen| {
-            let versions = Some(&self.views.writes);
+            let versions = Some(&self.read_states.writes);
             writer.active.apply(first_seq, ops.into_iter(), is_seen, versions);
         });
         if changes_store {
@@ -370,7 +372,7 @@ mod tests {
             assert!(matches!(refused, Err(StoreError::Ended)), "{refused:?}");
             assert!(!is_full(), "not rotated");
             let end = Instant::now() + Duration::from_secs(60);
-            while !inner.views.get().immutables.is_empty() {
+            while !inner.read_states.get().immutables.is_empty() {
                 assert!(Instant::now() < end, "no flush came");
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -451,7 +453,7 @@ mod tests {
                 inner.rotate(&mut inner.writer.lock()).unwrap();
             }
         }
-        assert_eq!(inner.views.get().immutables.len(), IMMUTABLES_MAX);
+        assert_eq!(inner.read_states.get().immutables.len(), IMMUTABLES_MAX);
         sim.set_capacity(sim.used_bytes() + (140 << 10));
         no_threads.0.store(true, Ordering::Relaxed);
         assert!(matches!(inner.flush_one(), Err(StoreError::NoSpace { .. })));

@@ -14,9 +14,9 @@ use super::Source;
 use super::merge::Merge;
 use crate::key::Key;
 use crate::memtable::Found;
+use crate::read_state::ReadState;
 use crate::snapshot::Pin;
 use crate::table::cache::{Admission, TableCache};
-use crate::view::View;
 use crate::{Direction, KeyRange, Pair, StoreResult};
 
 /// The versions of one layer.
@@ -37,7 +37,7 @@ pub(crate) struct Rows {
     limit: Bound<Vec<u8>>,
     done: bool,
     /// Keep the versions and the files the walk needs.
-    _held: Option<(Pin, Arc<View>)>,
+    _held: Option<(Pin, Arc<ReadState>)>,
 }
 
 impl Rows {
@@ -56,8 +56,8 @@ impl Rows {
     }
 
     /// The same, keeping what it reads as long as it lives.
-    pub(crate) fn holding(self, pin: Pin, view: Arc<View>) -> Rows {
-        Rows { _held: Some((pin, view)), ..self }
+    pub(crate) fn holding(self, pin: Pin, read_state: Arc<ReadState>) -> Rows {
+        Rows { _held: Some((pin, read_state)), ..self }
     }
 
     /// The next key and what it is, a deletion too.

@@ -8,7 +8,7 @@
 //!    ([`crate::compaction::policy::cleaning`]).
 //! 4. A segment that no table points into is removed when its last reader lets go of it.
 //!
-//! Invariant: tables, and through them versions, views and readers, hold the segments that they point into, so
+//! Invariant: tables, and through them versions, read states and readers, hold the segments that they point into, so
 //! that a snapshot reads values that were overwritten since. Segments are durable before the edit that names them.
 //!
 //! Source: column style, thesis 4.2.8. Departures: values are separated at the flush and not before the log, so

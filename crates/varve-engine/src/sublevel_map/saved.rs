@@ -31,9 +31,9 @@ use crate::files::{StoreFile, format_error, io_error};
 use crate::keyspace::Keyspace;
 use crate::options::DbOptions;
 use crate::read::{open, read_part};
+use crate::read_state::ReadState;
 use crate::table::cache::TableCache;
 use crate::version::Version;
-use crate::view::View;
 
 /// The longest file: what a disk reads in a moment.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -54,8 +54,8 @@ impl Inner {
         if changes == saved.changes || self.poison.cause().is_some() {
             return;
         }
-        let view = self.views.get();
-        let file = self.write_maps(&view).unwrap_or_else(|error| {
+        let read_state = self.read_states.get();
+        let file = self.write_maps(&read_state).unwrap_or_else(|error| {
             log::warn!("the maps of the sub-levels are not saved: {error}");
             None
         });
@@ -65,9 +65,9 @@ impl Inner {
         *saved = SavedMaps { file, changes };
     }
 
-    /// Writes the maps of `view` to a new file; `None` if there are none, or too large ones.
-    fn write_maps(&self, view: &View) -> StoreResult<Option<FileNo>> {
-        let spaces = view.keyspaces.iter();
+    /// Writes the maps of `read_state` to a new file; `None` if there are none, or too large ones.
+    fn write_maps(&self, read_state: &ReadState) -> StoreResult<Option<FileNo>> {
+        let spaces = read_state.keyspaces.iter();
         let maps: Vec<_> = spaces.filter_map(|s| Some((s, &**s.version.map()?))).collect();
         let bytes = || maps.iter().map(|(_, map)| map.memory_bytes());
         let (sum, most) = (bytes().sum::<usize>() as u64, bytes().max().unwrap_or(0));
@@ -127,20 +127,20 @@ fn remove(env: &dyn Env, path: &Path) {
     }
 }
 
-/// Takes up the maps that were saved, as far as they are right for `view`, and removes files of maps that are not needed.
+/// Takes up the maps that were saved, as far as they are right for `read_state`, and removes files of maps that are not needed.
 pub(crate) fn restore(
     env: &Arc<dyn Env>,
     dir: &Path,
     files: &[StoreFile],
     options: &DbOptions,
     cache: &Arc<TableCache>,
-    view: &mut View,
+    read_state: &mut ReadState,
 ) -> SavedMaps {
     let maps = || files.iter().filter(|file| matches!(file, StoreFile::Map(_)));
     let newest = maps().max_by_key(|file| file.number()).filter(|_| options.sublevel_map);
     let taken = newest.filter(|file| {
         let mut any = false;
-        if let Err(error) = read_maps(&**env, &file.path(dir), cache, view, &mut any) {
+        if let Err(error) = read_maps(&**env, &file.path(dir), cache, read_state, &mut any) {
             log::warn!("maps of the sub-levels that are not taken up begin anew: {error}");
         }
         any
@@ -151,12 +151,12 @@ pub(crate) fn restore(
     SavedMaps { file: taken.and_then(|file| file.number()), changes: 0 }
 }
 
-/// Reads a file of maps into `view`, up to the first that cannot be read. `any` becomes true if one of them was taken up.
+/// Reads a file of maps into `read_state`, up to the first that cannot be read. `any` becomes true if one of them was taken up.
 fn read_maps(
     env: &dyn Env,
     path: &Path,
     cache: &Arc<TableCache>,
-    view: &mut View,
+    read_state: &mut ReadState,
     any: &mut bool,
 ) -> StoreResult<()> {
     let (file, len) = open(env, path)?;
@@ -170,9 +170,9 @@ fn read_maps(
     let mut offset = MAP_HEADER_BYTES;
     while offset < bytes.len() {
         let (map, end) = map_at(&bytes, salt, offset).map_err(at)?;
-        let place = view.keyspaces.iter().position(|space| space.id == map.keyspace);
+        let place = read_state.keyspaces.iter().position(|space| space.id == map.keyspace);
         if let Some(place) = place {
-            *any |= take_up(&mut view.keyspaces[place], map, MapId(place as u64), cache);
+            *any |= take_up(&mut read_state.keyspaces[place], map, MapId(place as u64), cache);
         }
         offset = end;
     }

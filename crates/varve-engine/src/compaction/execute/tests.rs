@@ -6,7 +6,7 @@ use std::path::Path;
 use varve_env::sim::SimEnv;
 
 use super::*;
-use crate::view::View;
+use crate::read_state::ReadState;
 use crate::{Batch, Branch, BranchOptions, Db, DbOptions, KeyspaceOptions, Merged, Store};
 
 const ROWS: u64 = 200;
@@ -47,9 +47,9 @@ fn store_with_branch(env: &Arc<SimEnv>) -> (Db, KeyspaceId, Branch) {
     (db, space, branch)
 }
 
-fn branch_space<'a>(view: &'a View, branch: &Branch, base: KeyspaceId) -> &'a Keyspace {
-    let own = view.branch(branch.id()).unwrap().space(base).unwrap();
-    view.keyspace(own.id).unwrap()
+fn branch_space<'a>(read_state: &'a ReadState, branch: &Branch, base: KeyspaceId) -> &'a Keyspace {
+    let own = read_state.branch(branch.id()).unwrap().space(base).unwrap();
+    read_state.keyspace(own.id).unwrap()
 }
 
 /// Takes the branch's tables down to level 1, all of them if there is no `end`.
@@ -90,8 +90,8 @@ fn a_compaction_that_a_commit_by_reference_overtakes_leaves_the_tables_alone() {
     for (is_move, end) in [(true, None)].into_iter().chain(merges.map(|end| (false, end))) {
         let env = SimEnv::new(1);
         let (db, space, branch) = store_with_branch(&env);
-        let view = db.inner.views.get();
-        let from = branch_space(&view, &branch, space);
+        let read_state = db.inner.read_states.get();
+        let from = branch_space(&read_state, &branch, space);
         branch.commit(&mut |_| Merged::Conflict).unwrap();
         assert_eq!(db.inner.metrics.branches_joined.get(), 1);
         if is_move {
@@ -99,7 +99,7 @@ fn a_compaction_that_a_commit_by_reference_overtakes_leaves_the_tables_alone() {
         } else {
             db.inner.merge(from, &job(from, end), Purpose::Shape, &Damaged::default()).unwrap();
         }
-        drop((view, branch));
+        drop((read_state, branch));
         check(&env, db, space);
     }
 }
@@ -121,8 +121,8 @@ fn a_commit_by_reference_that_a_compaction_overtakes_takes_the_new_tables() {
                     // So that it is asked again while the branch is put in force.
                     change_shared_row();
                 } else if job_lock.borrow_mut().take().is_some() {
-                    let view = inner.views.get();
-                    let from = branch_space(&view, &branch, space);
+                    let read_state = inner.read_states.get();
+                    let from = branch_space(&read_state, &branch, space);
                     inner
                         .merge(from, &job(from, end), Purpose::Shape, &Damaged::default())
                         .unwrap();
@@ -150,10 +150,10 @@ fn a_clearing_that_a_compaction_overtakes_looks_again() {
         put(&db, space, 0..ROWS, value);
         db.flush().unwrap();
     }
-    let view = db.inner.views.get();
-    let tables = view.keyspace(space).unwrap();
+    let read_state = db.inner.read_states.get();
+    let tables = read_state.keyspace(space).unwrap();
     db.inner.merge(tables, &job(tables, Some(0)), Purpose::Shape, &Damaged::default()).unwrap();
-    assert!(!db.inner.remove_tables(&view, space).unwrap());
+    assert!(!db.inner.remove_tables(&read_state, space).unwrap());
     assert_eq!(db.get(space, &key(1)).unwrap().as_deref(), Some(&b"new"[..]));
     db.clear_keyspace(space).unwrap();
     assert_eq!(db.get(space, &key(0)).unwrap(), None);

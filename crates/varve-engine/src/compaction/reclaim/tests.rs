@@ -166,8 +166,8 @@ fn an_unreadable_index_below_is_not_in_the_way_of_tables_beside_it() {
     }
     fail_reads(&env, &unreadable);
     // As if so much stood above the last level that merges ask.
-    let view = db.inner.views.get();
-    let version = &view.keyspace(space).unwrap().version;
+    let read_state = db.inner.read_states.get();
+    let version = &read_state.keyspace(space).unwrap().version;
     let mut runs = version.runs();
     runs[2] = runs[0].split_off(NEWER);
     runs[1] = runs[0].split_off(NEWER - 1);
@@ -177,7 +177,7 @@ fn an_unreadable_index_below_is_not_in_the_way_of_tables_beside_it() {
     assert_eq!(shares.len(), NEWER + TABLES as usize);
     let (newer, older): (Vec<f64>, Vec<f64>) = shares.values().partition(|share| **share > 0.5);
     assert_eq!((newer.len(), older.len()), (NEWER, TABLES as usize), "{newer:?} {older:?}");
-    drop(view);
+    drop(read_state);
     let full = env.used_bytes();
     while db.reclaim().unwrap() > 0 {}
     assert!(env.fault_count() > 0, "nobody looked");

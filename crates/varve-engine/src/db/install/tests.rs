@@ -46,8 +46,8 @@ fn check(db: &Db, space: KeyspaceId, expected: impl Fn(u64) -> &'static [u8]) {
 
 /// Makes all rows of the table that holds the oldest rows count as written at `seq`, as the newest sub-level.
 fn rewrite_history(db: &Db, space: KeyspaceId, seq: SeqNo) {
-    let view = db.inner.views.get();
-    let tables = view.keyspace(space).unwrap().version.tables();
+    let read_state = db.inner.read_states.get();
+    let tables = read_state.keyspace(space).unwrap().version.tables();
     let (place, table) = tables.min_by_key(|(_, table)| table.meta().largest_seq).unwrap();
     let meta = TableMeta {
         smallest_seq: seq,
@@ -94,8 +94,8 @@ fn a_sequence_override_holds_for_reads_merges_verification_and_the_next_open() {
     let db = Db::open(env, dir, trigger).unwrap();
     db.compact().unwrap();
     check(&db, space, last);
-    let view = db.inner.views.get();
-    let tables = view.keyspace(space).unwrap().version.tables();
+    let read_state = db.inner.read_states.get();
+    let tables = read_state.keyspace(space).unwrap().version.tables();
     assert!(tables.into_iter().all(|(_, table)| table.meta().seq_override.is_none()));
 }
 
@@ -193,7 +193,7 @@ fn tables_that_go_are_not_kept_open() {
     let space = db.keyspace("rows", space).unwrap();
     put(&db, space, 0..ROWS, b"old");
     db.flush().unwrap();
-    let old = db.inner.views.get();
+    let old = db.inner.read_states.get();
     db.clear_keyspace(space).unwrap();
     let tables = old.keyspace(space).unwrap().version.tables();
     let (_, table) = tables.into_iter().next().unwrap();
@@ -216,8 +216,8 @@ fn no_table_is_newer_than_the_newest_state() {
     let (inner, looks) = (Arc::clone(&db.inner), Arc::new(Mutex::new([0; 2])));
     let counted = Arc::clone(&looks);
     env.watch(Box::new(move |_, _| {
-        let (view, mut looks) = (inner.views.get(), counted.lock());
-        let tables = view.keyspaces.iter().flat_map(|space| space.version.tables());
+        let (read_state, mut looks) = (inner.read_states.get(), counted.lock());
+        let tables = read_state.keyspaces.iter().flat_map(|space| space.version.tables());
         let newest = tables.map(|(_, table)| table.meta().largest_seq).max();
         looks[usize::from(newest > Some(inner.snapshots.last_seq()))] += 1;
     }));

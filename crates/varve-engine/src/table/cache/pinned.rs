@@ -105,8 +105,8 @@ mod tests {
         assert_eq!(pinned(&db), 0, "a scan passes");
         let loads = db.inner.metrics.index_loads.get();
         let table = {
-            let view = db.inner.views.get();
-            let mut tables = view.keyspace(space).unwrap().version.tables();
+            let read_state = db.inner.read_states.get();
+            let mut tables = read_state.keyspace(space).unwrap().version.tables();
             Arc::clone(tables.next().expect("a table").1)
         };
         let own = Place { file: table.file_no(), offset: INDEX_OFFSET };
@@ -144,8 +144,8 @@ mod tests {
             assert!(db.get(space, &key(3)).unwrap().is_some());
             assert!(db.get(space, &key(ROWS / 7 * 7 + 6)).unwrap().is_none());
         }
-        let view = db.inner.views.get();
-        let slots = view.keyspace(space).unwrap().version.tables();
+        let read_state = db.inner.read_states.get();
+        let slots = read_state.keyspace(space).unwrap().version.tables();
         let kept = slots.filter(|(_, table)| table.index_slot().get().is_some()).count();
         assert!((1..40).contains(&kept), "{kept} of 40 tables keep their index");
         assert!(pinned(&db) <= most, "{} of {most} bytes", pinned(&db));

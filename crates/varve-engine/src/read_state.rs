@@ -1,8 +1,8 @@
 //! Everything a reader looks at, as one immutable object.
 //!
-//! A [`View`] lists the memtables and the table files of every key space, the named snapshots and the branches.
+//! A [`ReadState`] lists the memtables and the table files of every key space, the named snapshots and the branches.
 //! Readers take an `Arc` of the present one, or find what they want in its memtables at once; rotation, flush and
-//! compaction put a new one in its place. All rows not newer than the moment a view was taken are in it, so a reader
+//! compaction put a new one in its place. All rows not newer than the moment a read state was taken are in it, so a reader
 //! never misses one that moves from memtable to table.
 //!
 //! What a reader of a branch sees of a key space is a stack of [`Layer`]s: the branch's own rows, below them those of
@@ -36,7 +36,7 @@ pub(crate) type Layers<'a> = SmallVec<[Layer<'a>; 2]>;
 
 /// See the module's comment.
 #[derive(Clone, Debug)]
-pub(crate) struct View {
+pub(crate) struct ReadState {
     /// Takes the writes.
     pub(crate) active: Arc<Memtable>,
     /// Wait for their flush; newest first.
@@ -50,7 +50,7 @@ pub(crate) struct View {
     pub(crate) branches: BTreeMap<BranchId, Arc<BranchRecord>>,
 }
 
-impl View {
+impl ReadState {
     /// The key space with this number.
     pub(crate) fn keyspace(&self, id: KeyspaceId) -> StoreResult<&Keyspace> {
         let space = match id.is_of_branch() {
@@ -117,45 +117,45 @@ impl View {
     }
 }
 
-/// The present view.
+/// The present read state.
 #[derive(Debug)]
-pub(crate) struct Views {
-    present: RwLock<Arc<View>>,
+pub(crate) struct ReadStates {
+    present: RwLock<Arc<ReadState>>,
     /// How often another was put in its place.
     changes: AtomicU64,
     /// Writes to the rows that it shows, counted by who applies a batch.
     pub(crate) writes: RowVersions,
 }
 
-impl Views {
-    pub(crate) fn new(view: View) -> Views {
+impl ReadStates {
+    pub(crate) fn new(read_state: ReadState) -> ReadStates {
         let (changes, writes) = (AtomicU64::new(0), RowVersions::new());
-        Views { present: RwLock::new(Arc::new(view)), changes, writes }
+        ReadStates { present: RwLock::new(Arc::new(read_state)), changes, writes }
     }
 
-    /// How often another view was put in force: if that is what it was before somebody asked for one, he has the present one.
+    /// How often another read state was put in force: if that is what it was before somebody asked for one, he has the present one.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The present view.
-    pub(crate) fn get(&self) -> Arc<View> {
+    /// The present read state.
+    pub(crate) fn get(&self) -> Arc<ReadState> {
         Arc::clone(&self.present.read())
     }
 
-    /// What `look` finds in the present view, which stays the present one meanwhile: for what takes a moment, and neither
-    /// reads a file nor asks for a view again, nor waits for a lock but those of memtables, whose writers wait for no view.
-    pub(crate) fn with<T>(&self, look: impl FnOnce(&Arc<View>) -> T) -> T {
+    /// What `look` finds in the present read state, which stays the present one meanwhile: for what takes a moment, and neither
+    /// reads a file nor asks for a read state again, nor waits for a lock but those of memtables, whose writers wait for no read state.
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&Arc<ReadState>) -> T) -> T {
         look(&self.present.read())
     }
 
-    /// Puts in force what `change` makes of the present view; returns the one before. Letting go of the last user of a table
+    /// Puts in force what `change` makes of the present read state; returns the one before. Letting go of the last user of a table
     /// removes its file, and of a pin takes a lock that stands before this one: who holds that must not drop what this returns.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut View)) -> Arc<View> {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut ReadState)) -> Arc<ReadState> {
         let mut current = self.present.write();
-        let mut next = View::clone(&current);
+        let mut next = ReadState::clone(&current);
         change(&mut next);
-        // Who sees this waits for the lock, and so for the new view.
+        // Who sees this waits for the lock, and so for the new read state.
         self.changes.fetch_add(1, Ordering::Release);
         std::mem::replace(&mut *current, Arc::new(next))
     }
