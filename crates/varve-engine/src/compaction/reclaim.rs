@@ -1,11 +1,12 @@
-//! Gives room back on a device that is nearly full: drops from a table what newer ones delete or replace.
+//! Gives room back on a device that is nearly full: drops from a table what newer rows delete or replace.
 //!
 //! A merge would do that too, but needs room for all of its inputs once more, until it ends. Here one table alone is
 //! written again in its place, without the rows that nobody sees any more, which takes room for what stays; blocks in
 //! files of others stay where they are if they can. The deletions stand where they stood, until merges drop them.
 //!
 //! 1. [`Inner::reclaim`] goes through the tables. Where those above hold enough rows in a table's range that replace older
-//!    ones ([`super::replaced`]), it reads the table beside them, and counts.
+//!    ones, or the table itself does ([`super::replaced`]), as a merge keeps both while a snapshot sees the older, it reads
+//!    the table beside those above, and counts.
 //!    Of a table that a merge has clipped the beginning is dead too.
 //! 2. A table of which at least a part ([`DEAD_SHARES`]) is dead, and whose rest fits into half of the room, is written
 //!    again. Each gives back more than it takes, so that the next may be larger.
@@ -30,7 +31,7 @@ use super::memory::Memory;
 use super::outputs::Outputs;
 use super::pinned::{PAIRS_MAX, Pinned, PinnedBy, StatesThen, pairs_max};
 use super::policy::{cleaning, defragment};
-use super::replaced::Shares;
+use super::replaced::{Sampled, Shares};
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
@@ -89,6 +90,8 @@ struct Counted {
 pub(crate) struct Looked {
     /// Rows in its range, of each table above, that replace older ones.
     above: Vec<(FileNo, u64)>,
+    /// Its own rows that newer ones of it replace, at the most nearly.
+    hidden: u64,
     /// What was counted of it, and how many such rows there were then, or were cut off.
     counted: Option<(u64, Counted)>,
     /// What merges have cut off, and its smallest key then.
@@ -192,7 +195,7 @@ impl Looked {
 
     /// Rows that are replaced, at the most, or cut off.
     fn gone(&self) -> u64 {
-        self.above.iter().map(|(_, rows)| rows).sum::<u64>() + self.cut_off().rows
+        self.above.iter().map(|(_, rows)| rows).sum::<u64>() + self.hidden + self.cut_off().rows
     }
 
     fn cut_off(&self) -> CutOff {
@@ -216,7 +219,7 @@ impl Searched {
     }
 }
 
-/// Rows of a table that delete or replace older ones, if one part, `share`, of all does by a sample.
+/// Rows of a table that delete or replace others, if one part, `share`, of all does by a sample.
 fn replacing_rows(meta: &TableMeta, share: f64) -> u64 {
     // Deletions stand close together, so that a sample may miss them.
     meta.tombstones.max((meta.entries as f64 * share).round() as u64)
@@ -542,10 +545,12 @@ impl Inner {
         if looked.cut.as_ref().is_none_or(|(smallest_key, _)| *smallest_key != meta.smallest_key) {
             looked.cut = Some((meta.smallest_key.clone(), shaded.cut_off(self)?));
         }
-        let mut possible = looked.cut_off().rows;
+        let own = self.sampled(version, shaded.table, &mut memory.replacing)?;
+        looked.hidden = replacing_rows(meta, own.hidden);
+        let mut possible = looked.cut_off().rows + looked.hidden;
         for above in &shaded.above {
-            let part = self.known_share(version, above, &mut memory.replacing)?;
-            possible += replacing_rows(above.meta(), part);
+            let above_sampled = self.sampled(version, above, &mut memory.replacing)?;
+            possible += replacing_rows(above.meta(), above_sampled.replacing);
         }
         if possible * share < meta.entries {
             return Ok(false);
@@ -571,7 +576,7 @@ impl Inner {
         looked.above.retain(|(file, _)| is_above(*file));
         for above in &shaded.above {
             let file = above.file_no();
-            let share = replacing.get(&file).copied().unwrap_or(1.0);
+            let share = replacing.get(&file).unwrap_or(&Sampled::UNKNOWN).replacing;
             let known = looked.above.iter().any(|(known, _)| *known == file);
             if !known && replacing_rows(above.meta(), share) > 0 {
                 looked.above.push((file, shaded.replacing_in_range(self, above, share)?));

@@ -175,7 +175,8 @@ fn an_unreadable_index_below_is_not_in_the_way_of_tables_beside_it() {
     let mut shares = Shares::new();
     db.inner.note_replaced(&shape, version, &mut runs, &mut shares).unwrap();
     assert_eq!(shares.len(), NEWER + TABLES as usize);
-    let (newer, older): (Vec<f64>, Vec<f64>) = shares.values().partition(|share| **share > 0.5);
+    let parts = shares.values().map(|sampled| sampled.replacing);
+    let (newer, older): (Vec<f64>, Vec<f64>) = parts.partition(|share| *share > 0.5);
     assert_eq!((newer.len(), older.len()), (NEWER, TABLES as usize), "{newer:?} {older:?}");
     drop(read_state);
     let full = env.used_bytes();
