@@ -162,6 +162,7 @@ pub(crate) struct Memtable {
     /// Branches whose commits it holds.
     ended: Mutex<Vec<BranchId>>,
     bytes: AtomicUsize,
+    deletions: AtomicUsize,
     external: AtomicBool,
     /// The log that holds its oldest row.
     first_log: FileNo,
@@ -175,6 +176,7 @@ impl Memtable {
             contents: RwLock::new(Contents { spaces: Spaces::default(), rows }),
             ended: Mutex::default(),
             bytes: AtomicUsize::new(0),
+            deletions: AtomicUsize::new(0),
             external: AtomicBool::new(false),
             first_log,
         }
@@ -188,6 +190,11 @@ impl Memtable {
     /// Bytes of memory in use, nearly.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Deletions that were applied, also those that were written over.
+    pub(crate) fn deletions(&self) -> usize {
+        self.deletions.load(Ordering::Relaxed)
     }
 
     /// True if nothing was ever applied.
@@ -244,14 +251,14 @@ impl Memtable {
         is_seen: &IsSeen<'_>,
         versions: Option<&RowVersions>,
     ) {
-        let mut added = 0;
-        let mut removed = 0;
+        let (mut added, mut removed, mut deletions) = (0, 0, 0);
         let mut contents = self.contents.write();
         for (seq, op) in (first_seq.get()..).zip(ops) {
             let (keyspace, key, found) = match op {
                 Op::Put { keyspace, key, value } => (keyspace, key, Found::Value(value)),
                 Op::Delete { keyspace, key } => (keyspace, key, Found::Tombstone),
             };
+            deletions += usize::from(found == Found::Tombstone);
             let hash = filter_hash(&key);
             if let Some(versions) = versions {
                 versions.count(hash);
@@ -263,6 +270,7 @@ impl Memtable {
         }
         let bytes = self.bytes() + added - removed;
         self.bytes.store(bytes, Ordering::Relaxed);
+        self.deletions.store(self.deletions() + deletions, Ordering::Relaxed);
     }
 
     /// The newest version of `key`, whose filter hash is `hash`, that is not newer than `seq`.

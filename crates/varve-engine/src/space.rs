@@ -28,6 +28,9 @@ const MEMTABLE_BYTES_MIN: u64 = 256 << 10;
 /// A device is nearly full with room for so many reserves.
 const SCARCE_RESERVES: u64 = 2;
 
+/// Of what was removed from a device of fewer bytes the room is got back although there is more.
+const SMALL_DEVICE_BYTES: u64 = 16 << 30;
+
 /// See the module's comment.
 #[derive(Debug)]
 pub(crate) struct SpaceGuard {
@@ -57,6 +60,8 @@ struct Look {
     /// With what is held.
     available: u64,
     reserve: u64,
+    /// What the device has in all.
+    total: u64,
 }
 
 impl SpaceGuard {
@@ -73,7 +78,7 @@ impl SpaceGuard {
         let reserve = reserve_bytes(self.reserve_bytes, space.total_bytes);
         let free = space.available_bytes;
         let available = free + self.held.usable_bytes().min(reserve);
-        Ok(Look { free, available, reserve })
+        Ok(Look { free, available, reserve, total: space.total_bytes })
     }
 
     /// Notes that `bytes` were written of which nobody had asked.
@@ -117,6 +122,11 @@ impl SpaceGuard {
     pub(crate) fn is_scarce(&self) -> StoreResult<bool> {
         let look = self.look()?;
         Ok(look.available < SCARCE_RESERVES * look.reserve)
+    }
+
+    /// Whether the device is so small that what was removed from it is missed although it is not nearly full.
+    pub(crate) fn is_small(&self) -> StoreResult<bool> {
+        Ok(self.look()?.total < SMALL_DEVICE_BYTES)
     }
 
     /// Bytes that the device has room for, the reserve included.

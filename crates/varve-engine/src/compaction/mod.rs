@@ -10,8 +10,8 @@
 //!    reader does.
 //! 5. Stores that are written over and over merge earlier; [`replaced`] says which these are.
 //! 6. Files of which merges left little are emptied by [`defragment`].
-//! 7. On a device that is nearly full [`reclaim`] drops what nobody sees from one table at a time; [`pinned`] tells which states
-//!    have to go for more.
+//! 7. On a device that is nearly full or small [`reclaim`] drops what nobody sees from one table at a time; [`pinned`] tells
+//!    which states have to go for more.
 //! 8. What is damaged is passed by where nobody asked for it ([`damaged`]).
 //! 9. A change of design is waited for, or finished at once by [`redesign`].
 //!

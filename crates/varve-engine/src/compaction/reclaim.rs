@@ -1,4 +1,4 @@
-//! Gives room back on a device that is nearly full: drops from a table what newer rows delete or replace.
+//! Gives room back on a device that is nearly full or small: drops from a table what newer rows delete or replace.
 //!
 //! A merge would do that too, but needs room for all of its inputs once more, until it ends. Here one table alone is
 //! written again in its place, without the rows that nobody sees any more, which takes room for what stays; blocks in
@@ -47,7 +47,9 @@ use crate::table::file::Table;
 use crate::{Db, Direction, StoreError, StoreResult};
 
 /// One part in so many of a table is to be dead for it to be written again: more, as long as there are such tables.
-const DEAD_SHARES: [u64; 2] = [DEAD_SHARE_FAIR, DEAD_SHARE_MAX];
+const DEAD_SHARES: [u64; 3] = [DEAD_SHARE_LEAST, DEAD_SHARE_FAIR, DEAD_SHARE_MAX];
+/// What is done although there is room is done for this part.
+pub(crate) const DEAD_SHARE_LEAST: u64 = 2;
 /// What nobody asked for is done for this part.
 pub(crate) const DEAD_SHARE_FAIR: u64 = 8;
 /// For less it is not worth the writing.
@@ -382,13 +384,18 @@ impl Inner {
     /// Drops what nobody sees from one table of which one part in `share_max` is dead, waiting for the compaction that
     /// goes on, if any. False if there is none, or no room to do so.
     pub(crate) fn reclaim_one(&self, share_max: u64) -> StoreResult<bool> {
-        let (states, room) = (self.snapshots.live(), self.space.room()?);
-        if self.searched.lock().covers(share_max, &states, room) {
+        if !self.may_reclaim(share_max)? {
             return Ok(false);
         }
         let mut memory = self.compaction_job.lock();
         self.check_changeable()?;
         self.reclaim(&mut memory, share_max)
+    }
+
+    /// Whether a search for a table of which one part in `share_max` is dead is not known to be in vain.
+    pub(crate) fn may_reclaim(&self, share_max: u64) -> StoreResult<bool> {
+        let (states, room) = (self.snapshots.live(), self.space.room()?);
+        Ok(!self.searched.lock().covers(share_max, &states, room))
     }
 
     /// [`Inner::reclaim_one`] for who holds the lock of compaction jobs.

@@ -3,6 +3,8 @@
 //! In a deterministic environment there are none: the writer that rotates the memtable flushes and
 //! compacts before it returns.
 //!
+//! On a device that is nearly full or small every third sync has the room of what was removed looked for, if there may be some.
+//!
 //! A device without room stops none of them: they try again after a while, and writers are told
 //! `NoSpace` meanwhile. Nor does a want of descriptors or memory. Any other failure, or a panic, poisons the store.
 
@@ -26,8 +28,8 @@ const REST_INTERVAL: Duration = Duration::from_secs(3);
 /// one takes longer than the interval to fill.
 const REST_WRITTEN_SHARE: u64 = 64;
 
-/// On a device that is nearly full room is got back each so many syncs.
-const SCARCE_TICKS: u64 = 3;
+/// On a device that is nearly full or small room is got back each so many syncs.
+const ROOM_TICKS: u64 = 3;
 
 /// The work of one thread.
 type Worker = fn(&Inner);
@@ -37,6 +39,18 @@ struct Due {
     stop: bool,
     flush: bool,
     compaction: bool,
+    /// Room is to be looked for.
+    room: bool,
+}
+
+/// What is still to be done for the room of what was removed, where nobody asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RoomWork {
+    /// Flush what deletes, once, and then the rest.
+    Flush,
+    /// Write tables again, one after the other.
+    Tables,
+    Nothing,
 }
 
 /// What the threads are told.
@@ -64,6 +78,19 @@ impl Work {
     fn tell(&self, change: impl FnOnce(&mut Due)) {
         change(&mut self.due.lock());
         self.changed.notify_all();
+    }
+
+    /// Tells that room is to be looked for.
+    fn room_is_due(&self) {
+        self.tell(|due| (due.compaction, due.room) = (true, true));
+    }
+
+    /// Takes what is to be done for room.
+    fn take_room(&self) -> RoomWork {
+        match std::mem::take(&mut self.due.lock().room) {
+            true => RoomWork::Flush,
+            false => RoomWork::Nothing,
+        }
     }
 
     /// Tells of a memtable that waits for its flush.
@@ -219,9 +246,10 @@ impl Inner {
             let Some(told) = told else { return };
             let is_quiet = rest.is_quiet(self.metrics.log_bytes.get(), self.options.memtable_bytes);
             rested = !told && is_quiet;
+            let mut room = self.work.take_room();
             loop {
-                let outcome =
-                    self.compact_one(rested).and_then(|did| Ok(did || self.get_scarce_room()?));
+                let done = self.compact_one(rested);
+                let outcome = done.and_then(|did| Ok(did || self.get_unasked_room(&mut room)?));
                 match outcome {
                     Ok(true) => {}
                     Ok(false) => {
@@ -242,9 +270,25 @@ impl Inner {
         }
     }
 
-    /// On a device that is nearly full, gets some room back that nobody asks for: large files and other programs take it without a word.
-    fn get_scarce_room(&self) -> StoreResult<bool> {
-        Ok(self.space.is_scarce()? && self.get_room()?)
+    /// Gets some room back that nobody asks for, as large files and other programs take it without a word: on a device that is nearly
+    /// full all that can be had, on a small one that of what was removed, if `work` says so. False if there is no more.
+    fn get_unasked_room(&self, work: &mut RoomWork) -> StoreResult<bool> {
+        if self.space.is_scarce()? {
+            return self.get_room();
+        }
+        if *work == RoomWork::Flush {
+            // Once, or else what is removed meanwhile would be flushed in ever smaller pieces.
+            *work = RoomWork::Tables;
+            if self.flush_deletions()? {
+                return Ok(true);
+            }
+        }
+        Ok(*work == RoomWork::Tables && self.get_removed_room()?)
+    }
+
+    /// Whether [`Inner::get_unasked_room`] is to be tried.
+    fn may_get_room(&self) -> StoreResult<bool> {
+        Ok(self.space.is_scarce()? || (self.space.is_small()? && self.may_get_removed_room()?))
     }
 
     fn sync_loop(&self) {
@@ -253,8 +297,8 @@ impl Inner {
                 return;
             }
             self.reserve.refill();
-            if ticks % SCARCE_TICKS == 0 && self.space.is_scarce().unwrap_or(false) {
-                self.work.tell(|due| due.compaction = true);
+            if ticks % ROOM_TICKS == 0 && self.may_get_room().unwrap_or(false) {
+                self.work.room_is_due();
             }
             if let Err(error) = self.sync()
                 && !self.note_failure("periodic sync", error)
@@ -298,7 +342,64 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use varve_env::sim::SimEnv;
+
     use super::*;
+    use crate::{Batch, Db, DbOptions, KeyspaceOptions, Store};
+
+    const ROWS: u64 = 400;
+
+    /// Does what is done for room that nobody asks for; says whether that was anything.
+    fn get_room(db: &Db) -> bool {
+        let mut work = RoomWork::Flush;
+        let may_be = db.inner.may_get_room().unwrap();
+        let mut did = false;
+        while may_be && db.inner.get_unasked_room(&mut work).unwrap() {
+            did = true;
+        }
+        did
+    }
+
+    /// Room that was removed came back only once the device was nearly full, or merges came by.
+    #[test]
+    fn a_small_device_gets_back_what_was_removed_and_does_nothing_else() {
+        for (device_bytes, is_small) in [(1 << 30, true), (20 << 30, false)] {
+            let env = SimEnv::new(1);
+            env.set_capacity(device_bytes);
+            let db = Db::open(env.clone(), Path::new("/store"), DbOptions::default()).unwrap();
+            let options = KeyspaceOptions { prefixed: false, compressed: false };
+            let space = db.keyspace("rows", options).unwrap();
+            let write = |rows: std::ops::Range<u64>, change: fn(&mut Batch, _, u64)| {
+                for row in rows {
+                    let mut batch = Batch::new();
+                    change(&mut batch, space, row);
+                    db.write(batch).unwrap();
+                }
+            };
+            let empty = env.used_bytes();
+            write(0..ROWS, |batch, space, row| {
+                batch.put(space, row.to_be_bytes(), vec![7; 16 << 10]);
+            });
+            db.flush().unwrap();
+            let full = env.used_bytes();
+            let (flushes, read) = (&db.inner.metrics.flushes, &db.inner.metrics.device_read_bytes);
+            // A look at what has nothing removed: once, and then none.
+            assert!(!get_room(&db));
+            let (flushes_before, read_before) = (flushes.get(), read.get());
+            assert!(!db.inner.may_get_room().unwrap());
+            // Fewer than a half, and of those few that are not flushed yet none is looked at.
+            write(0..ROWS / 8, |batch, space, row| batch.delete(space, row.to_be_bytes()));
+            assert!(!get_room(&db));
+            assert_eq!((flushes.get(), read.get()), (flushes_before, read_before));
+            write(ROWS / 8..ROWS, |batch, space, row| batch.delete(space, row.to_be_bytes()));
+            assert_eq!(get_room(&db), is_small);
+            assert!(!get_room(&db), "again");
+            let left = env.used_bytes() - empty;
+            assert_eq!(left < (full - empty) / 20, is_small, "{full} bytes, then {left}");
+        }
+    }
 
     /// Each rotation of the memtable made the pause before the next periodic sync begin anew, so that
     /// under a steady load it never came.

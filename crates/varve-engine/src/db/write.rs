@@ -9,7 +9,7 @@ use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 use super::{Inner, Writer};
 use crate::compaction::done_if_room;
-use crate::compaction::reclaim::{DEAD_SHARE_FAIR, DEAD_SHARE_MAX};
+use crate::compaction::reclaim::{DEAD_SHARE_FAIR, DEAD_SHARE_LEAST, DEAD_SHARE_MAX};
 use crate::memtable::Memtable;
 use crate::options::IMMUTABLES_MAX;
 use crate::read_state::ReadState;
@@ -24,6 +24,8 @@ const OP_OVERHEAD_BYTES: usize = 8;
 const UNFLUSHED_BYTES_FAIR: u64 = 64 << 10;
 /// And at last if it is this much, some 60 removals: less takes more room in tables than it gives back.
 const UNFLUSHED_BYTES_MIN: u64 = 8 << 10;
+/// So many deletions are flushed so that what they delete goes, although there is room.
+const DELETIONS_FAIR: usize = 64;
 
 /// Whether the next batch can be taken.
 enum Room {
@@ -199,6 +201,29 @@ impl Inner {
             return Ok(true);
         }
         self.flush_from(UNFLUSHED_BYTES_MIN)
+    }
+
+    fn has_deletions(&self) -> bool {
+        let deletions: usize = self
+            .read_states
+            .with(|read_state| read_state.memtables().map(|memtable| memtable.deletions()).sum());
+        deletions >= DELETIONS_FAIR
+    }
+
+    /// Flushes what was written if much of it deletes. False if it does not, or there is no room.
+    pub(crate) fn flush_deletions(&self) -> StoreResult<bool> {
+        Ok(self.has_deletions() && self.flush_from(0)?)
+    }
+
+    /// Whether there may be something to do for [`Inner::flush_deletions`] or [`Inner::get_removed_room`].
+    pub(crate) fn may_get_removed_room(&self) -> StoreResult<bool> {
+        Ok(self.has_deletions() || self.may_reclaim(DEAD_SHARE_LEAST)?)
+    }
+
+    /// Gets back the room of what was removed where that is most of a table, which writes less than it gives back. False if there
+    /// is no such table.
+    pub(crate) fn get_removed_room(&self) -> StoreResult<bool> {
+        self.reclaim_one(DEAD_SHARE_LEAST)
     }
 
     /// Flushes what was written if it is at least `bytes_min`; false if it is less, or could not be flushed.

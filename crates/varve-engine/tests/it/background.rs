@@ -57,6 +57,26 @@ fn a_flush_without_room_refuses_writes_and_recovers_by_itself() {
     db.close().unwrap();
 }
 
+/// The thread that gets room back on a nearly full device did not look at a small one that was not.
+#[test]
+fn a_small_device_gets_back_what_was_removed_after_a_while() {
+    let env = SimEnv::new(3);
+    env.set_capacity(1 << 30);
+    let options = DbOptions { sync_interval: Duration::from_millis(5), ..DbOptions::default() };
+    let db = open_threaded(&env, options);
+    let space = make_spaces(&db).unwrap()[1];
+    (0..200).for_each(|number| db.write(row(number, 16 << 10, space)).unwrap());
+    db.flush().unwrap();
+    let full = env.used_bytes();
+    (0..200_u64).for_each(|number| {
+        let mut batch = Batch::new();
+        batch.delete(space, number.to_be_bytes());
+        db.write(batch).unwrap();
+    });
+    eventually("room", || env.used_bytes() < full - (3 << 20));
+    db.close().unwrap();
+}
+
 #[test]
 fn unsynced_writes_are_synced_after_a_while() {
     let env = SimEnv::new(2);
