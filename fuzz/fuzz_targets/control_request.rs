@@ -1,6 +1,6 @@
 #![no_main]
 
-#[path = "../../crates/varve/src/upgrade/request.rs"]
+#[path = "../../crates/varve-daemon/src/control/request.rs"]
 #[allow(dead_code, reason = "the target decodes and encodes only")]
 mod request;
 

@@ -1,6 +1,6 @@
 #![no_main]
 
-#[path = "../../crates/varve/src/kv/protocol.rs"]
+#[path = "../../crates/varve-daemon/src/kv/protocol.rs"]
 #[allow(dead_code, reason = "the target encodes and decodes only")]
 mod protocol;
 

@@ -1,15 +1,9 @@
 #![no_main]
 
-#[path = "../../crates/varve/src/error.rs"]
-#[allow(dead_code, reason = "the target makes errors of one kind")]
-mod error;
-#[path = "../../crates/varve/src/mounting/options.rs"]
+#[path = "../../crates/varve-daemon/src/mount/options.rs"]
 #[allow(dead_code, reason = "the target only reads options")]
 mod options;
-#[path = "../../crates/varve/src/size.rs"]
-mod size;
 
-use error::{Error, Result};
 use options::Choices;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -89,7 +89,7 @@ pub(crate) fn varve_program(given: Option<&Path>) -> Result<PathBuf, Failure> {
     if let Some(path) = given {
         return Ok(fs::canonicalize(path)?);
     }
-    build("varve", &["--bin", "varve"])?;
+    build("varve-cli", &["--bin", "varve"])?;
     Ok(target_dir()?.join("release/varve"))
 }
 

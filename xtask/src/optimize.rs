@@ -14,8 +14,10 @@ use crate::machine::target_dir;
 use crate::run::{Failure, Outcome, Step, timed, workspace_root};
 
 /// What is built: the arguments of one `cargo build` each.
-const PROGRAMS: &[&[&str]] =
-    &[&["-p", "varve", "-p", "varve-bench", "--bins"], &["-p", "varve-fuse", "--example", "null"]];
+const PROGRAMS: &[&[&str]] = &[
+    &["-p", "varve-cli", "-p", "varve-bench", "--bins"],
+    &["-p", "varve-fuse", "--example", "null"],
+];
 
 /// What the counting programs do: lines of arguments of `varve-bench`. The targets of `compare` are [`TARGETS`].
 const TRAINING: &[&str] = &[

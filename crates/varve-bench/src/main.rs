@@ -127,7 +127,7 @@ struct Comparison {
     iops: Option<u32>,
     /// End a phase after this time, and this target's round with it: 90s, 10m, 2h; what was done of it is checked and told. Only between two
     /// operations: phases of build and script, each a single one, run to their end
-    #[arg(long = "for", value_name = "TIME", value_parser = varve::transaction::idle_s)]
+    #[arg(long = "for", value_name = "TIME", value_parser = varve::transaction_options::idle_s)]
     limit_s: Option<u64>,
     /// End with this phase
     #[arg(long, value_name = "PHASE")]
@@ -260,7 +260,9 @@ fn compare(options: &Comparison) -> Result<(), Failure> {
 /// Lets SIGINT, SIGTERM and SIGHUP end the run in order; a second one ends it at once. What whoever started this ignores (nohup) stays
 /// ignored.
 fn handle_signals() -> Result<(), Failure> {
-    let heard = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !varve::is_ignored(*signal));
+    let heard = [SIGINT, SIGTERM, SIGHUP]
+        .into_iter()
+        .filter(|signal| !varve_env::os::signals::is_ignored(*signal));
     for signal in heard {
         flag::register_conditional_default(signal, Arc::clone(&IS_INTERRUPTED))?;
         flag::register(signal, Arc::clone(&IS_INTERRUPTED))?;

@@ -109,7 +109,7 @@ pub fn repair(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Repaired> {
     let env: Arc<dyn Env> = OsEnv::new();
-    Superblock::read_or_copy(env.as_ref(), dir).map_err(store::unopened)?;
+    Superblock::read_or_copy(env.as_ref(), dir)?;
     store::require_free(dir)?;
     let superblock = Superblock::restore(env.as_ref(), dir)?.map(|error| error.to_string());
     let mut engine = None;
@@ -129,7 +129,7 @@ pub fn check(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CheckReport> {
-    let (_, error) = Superblock::read_or_copy(&*OsEnv::new(), dir).map_err(store::unopened)?;
+    let (_, error) = Superblock::read_or_copy(&*OsEnv::new(), dir)?;
     store::require_free(dir)?;
     let superblock_error = error.map(|error| error.to_string());
     let mut report = CheckReport { superblock_error, ..CheckReport::default() };

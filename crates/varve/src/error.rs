@@ -1,16 +1,11 @@
 //! What went wrong, what to do next, and the exit status.
 
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use varve_engine::StoreError;
-use varve_fuse::{MountError, NoUring, SessionError, UnmountError};
 use varve_vfs::FsError;
-
-/// By which every mount is served.
-const FUSE_DEVICE: &str = "/dev/fuse";
 
 /// The result of a call of the front end.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -39,18 +34,12 @@ pub struct Error {
     message: String,
     hint: Option<String>,
     status: u8,
-    is_mount_refused: bool,
 }
 
 impl Error {
     /// An operation that failed.
     pub fn failed(message: impl Into<String>) -> Error {
-        Error {
-            message: message.into(),
-            hint: None,
-            status: exit_status::FAILED,
-            is_mount_refused: false,
-        }
+        Error { message: message.into(), hint: None, status: exit_status::FAILED }
     }
 
     /// A wrong command line.
@@ -70,8 +59,17 @@ impl Error {
             .hint("`ulimit -a` and `free` may show what this process or the machine is short of")
     }
 
+    /// The error of a `message` that names the next step after a semicolon, as messages of the rooms below do: here the step
+    /// becomes the hint.
+    pub fn split_hint(message: &str) -> Error {
+        match message.rsplit_once("; ") {
+            Some((message, hint)) => Error::failed(message).hint(hint),
+            None => Error::failed(message),
+        }
+    }
+
     /// An answer of a daemon that makes no sense here.
-    pub(crate) fn not_understood(what: &str, error: impl fmt::Display) -> Error {
+    pub fn not_understood(what: &str, error: impl fmt::Display) -> Error {
         Error::failed(format!("{what} is not understood: {error}"))
             .hint("this program and the daemon of the mount should be of the same version")
     }
@@ -106,11 +104,6 @@ impl Error {
         self.hint.as_deref()
     }
 
-    /// Whether the machine allows no way to mount, so that nothing is wrong with the store.
-    pub fn is_mount_refused(&self) -> bool {
-        self.is_mount_refused
-    }
-
     /// The exit status, one of [`exit_status`].
     pub fn status(&self) -> u8 {
         self.status
@@ -130,7 +123,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// What to do about a failure of this kind at `path`.
-pub(crate) fn next_step(kind: io::ErrorKind, path: &Path) -> String {
+fn next_step(kind: io::ErrorKind, path: &Path) -> String {
     use io::ErrorKind;
     match kind {
         ErrorKind::PermissionDenied => {
@@ -147,14 +140,6 @@ pub(crate) fn next_step(kind: io::ErrorKind, path: &Path) -> String {
             "the daemon of the mount has died: `varve umount` it, and mount again".to_owned()
         }
         _ => "check the device and its file system; the kernel's log may say more".to_owned(),
-    }
-}
-
-/// Messages of the rooms below name the next step after a semicolon; here it becomes the hint.
-pub(crate) fn split_hint(message: &str) -> Error {
-    match message.rsplit_once("; ") {
-        Some((message, hint)) => Error::failed(message).hint(hint),
-        None => Error::failed(message),
     }
 }
 
@@ -175,14 +160,14 @@ impl From<StoreError> for Error {
             StoreError::Conflict { .. }
             | StoreError::GaveWay { .. }
             | StoreError::Blocked(_)
-            | StoreError::Ended => split_hint(&text),
+            | StoreError::Ended => Error::split_hint(&text),
             StoreError::Invalid(_)
             | StoreError::Damaged { .. }
             | StoreError::NoSpace { .. }
             | StoreError::Poisoned { .. }
             | StoreError::Locked { .. }
             | StoreError::NewerFormat { .. }
-            | StoreError::NotAStore { .. } => split_hint(&text),
+            | StoreError::NotAStore { .. } => Error::split_hint(&text),
         }
     }
 }
@@ -191,74 +176,14 @@ impl From<FsError> for Error {
     fn from(error: FsError) -> Error {
         match error {
             FsError::Storage(text) | FsError::Damaged(text) | FsError::NoSpace(text) => {
-                split_hint(&text)
+                Error::split_hint(&text)
             }
             FsError::ReadOnly => {
                 Error::failed(error.to_string()).hint("`mount -o remount,rw` lets it be changed")
             }
-            FsError::NotSupported(_) => split_hint(&error.to_string()),
+            FsError::NotSupported(_) => Error::split_hint(&error.to_string()),
             other => Error::failed(other.to_string()),
         }
-    }
-}
-
-impl From<MountError> for Error {
-    fn from(error: MountError) -> Error {
-        let text = error.to_string();
-        match error {
-            MountError::BadDirectory { .. } => {
-                split_hint(&text).or_hint("give a directory that is there, or make it with `mkdir`")
-            }
-            MountError::Remount { .. } => split_hint(&text).or_hint("changing a mount takes root"),
-            MountError::Refused { .. } => {
-                let device = File::options().read(true).write(true).open(FUSE_DEVICE);
-                let hint = match device {
-                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                        "run as root, or have root open /dev/fuse to others: `chmod 666 /dev/fuse`"
-                    }
-                    _ => {
-                        "run as root, or install fuse3 (`apt-get install fuse3`) and check that /dev/fuse exists"
-                    }
-                };
-                Error { is_mount_refused: true, ..Error::failed(text) }.hint(hint)
-            }
-        }
-    }
-}
-
-impl From<UnmountError> for Error {
-    fn from(error: UnmountError) -> Error {
-        let text = error.to_string();
-        match error {
-            UnmountError::NotMounted(_) => {
-                Error::failed(text).hint("`findmnt -t fuse.varve` lists the mounts")
-            }
-            UnmountError::Busy(_) => {
-                let busy = split_hint(&text);
-                let who = busy.next_step().unwrap_or_default().to_owned();
-                busy.hint(format!("{who}; `varve umount --lazy` unmounts when they are done"))
-            }
-            UnmountError::Failed { .. } => {
-                Error::failed(text).hint("unmount as the user who mounted, or as root")
-            }
-        }
-    }
-}
-
-impl From<SessionError> for Error {
-    fn from(error: SessionError) -> Error {
-        let hint = match &error {
-            SessionError::NoUring { source: NoUring::NotOffered, .. } => {
-                "Linux 6.14 and newer offer it after `echo Y > /sys/module/fuse/parameters/enable_uring` as \
-                 root; without `transport=uring` the mount takes /dev/fuse"
-            }
-            SessionError::NoUring { source: NoUring::Refused(_), .. } => {
-                "`sysctl kernel.io_uring_disabled` says who may use io_uring; without `transport=uring` the \
-                 mount takes /dev/fuse"
-            }
-            _ => "the kernel's log (`dmesg`) may say more",
-        };
-        Error::failed(error.to_string()).hint(hint)
     }
 }
 

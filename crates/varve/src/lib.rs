@@ -1,54 +1,63 @@
-//! Varve as a library, and what the command line is made of.
+//! Varve as a library: the file system of a store, in the process that calls it.
 //!
-//! [`open`] turns the address of a store into a file system to call ([`varve_vfs::Vfs`]); nothing is mounted
-//! for that. The subcommands of the program `varve` are thin wrappers over the other modules:
+//! [`open`] turns the address of a store into a file system to call ([`varve_vfs::Vfs`]). Nothing is mounted for that, and nothing
+//! of a daemon or a command line is linked in.
 //!
-//! - [`store`]: format, open; who holds a store. [`check`]: whether all of it is whole. [`gc`]: room that nobody needs.
-//!   [`redesign`]: another design for all of it. [`dump`]: all of it as text, and back.
-//! - [`embedded`]: transactions and snapshots without a mount. [`kv`]: dictionaries of pairs.
-//! - [`mounting`]: serve a store on a directory, in this process or in the background, and take it away.
-//! - [`nfs`]: serve a store over NFS.
-//! - [`views`]: snapshots and transactions of a mount. [`transaction`]: programs in a transaction. [`transfer`]: snapshots sent and
-//!   received.
-//! - [`clone`](mod@clone): copies that are made when somebody looks.
-//! - [`upgrade`]: another program for a mount in use.
-//! - [`status`]: what a store or a mount says of itself. [`stats`]: what a mount does. [`logging`]: what it had to say.
-//! - [`trees`]: what lies below the directories of a mount. [`size`]: numbers of bytes as people write them.
-//! - [`demo`]: a demonstration.
+//! - [`store`]: format and open a store; which process has it open.
+//! - [`transactions`], [`snapshots`]: of an open store. [`transaction_options`]: how a transaction is to be, as people write it.
+//! - [`check`]: whether all of a store is whole. [`gc`]: gives room back. [`dump`]: all of it as text, and back.
+//! - [`size`]: numbers of bytes as people write them.
 //!
 //! Errors are [`Error`]: what happened, what to do next, and the exit status that says so to scripts.
-#![allow(clippy::disallowed_methods, reason = "the front end talks to the machine itself")]
+//!
+//! ```
+//! use varve::FileSystem;
+//! use varve_types::{FileName, InodeId};
+//! use varve_vfs::{Caller, Vfs};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("store");
+//! varve::store::format(&path, &Default::default())?;
+//! let store = FileSystem::open(&path, &Default::default())?;
+//! store.dictionaries().create(b"tags")?;
+//!
+//! // A directory and its tag, together or not at all.
+//! let txn = store.begin()?;
+//! let name = FileName::new(b"photos")?;
+//! txn.vfs().mkdir(Caller::ROOT, InodeId::ROOT, name, 0o755)?;
+//! txn.dictionaries().change(b"tags", vec![(b"photos"[..].into(), Some(b"holiday"[..].into()))])?;
+//! assert!(store.vfs().lookup(InodeId::ROOT, name).is_err());
+//! txn.commit()?;
+//! assert!(store.vfs().lookup(InodeId::ROOT, name).is_ok());
+//! assert_eq!(store.dictionaries().get(b"tags", b"photos")?.as_deref(), Some(&b"holiday"[..]));
+//!
+//! // What was there stays there, under a name.
+//! store.create_snapshot("before")?;
+//! store.vfs().rmdir(InodeId::ROOT, name)?;
+//! assert!(store.snapshot("before")?.lookup(InodeId::ROOT, name).is_ok());
+//! store.delete_snapshot("before")?;
+//! store.close()?;
+//! # Ok(())
+//! # }
+//! ```
+#![allow(clippy::disallowed_methods, reason = "the library talks to the machine itself")]
 
 pub mod check;
-pub mod clone;
-pub mod demo;
 pub mod dump;
-pub mod embedded;
 mod error;
 pub mod gc;
-pub mod kv;
-pub mod logging;
-pub mod mounting;
-pub mod nfs;
-mod passing;
-pub mod redesign;
 pub mod size;
-mod socket;
-pub mod stats;
-pub mod status;
+pub mod snapshots;
 pub mod store;
-pub mod transaction;
-pub mod transfer;
-pub mod trees;
-pub mod upgrade;
+pub mod transaction_options;
+pub mod transactions;
 mod uri;
-pub mod views;
 mod whole_file;
 
-pub use embedded::Transaction;
 pub use error::{Error, Result, exit_status};
-pub use passing::is_ignored;
 pub use store::FileSystem;
+pub use transactions::Transaction;
 pub use varve_fs::{Isolation, OnConflict, TransactionOptions};
 
 /// Opens the store at `uri`: a path, `file:///path` or `varve:/path`.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Finding;
 
 const PAGE: &str = "docs/semantics.md";
-const TESTS: &str = "crates/varve/tests/it/semantics/";
+const TESTS: &str = "crates/varve-cli/tests/it/semantics/";
 
 /// What the page and the tests name.
 #[derive(Default)]

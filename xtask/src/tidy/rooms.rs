@@ -21,8 +21,22 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("varve-fuse", &["varve-types", "varve-vfs"]),
     ("varve-nfs", &["varve-types", "varve-vfs"]),
     ("varve-trace", &["varve-schema"]),
+    ("varve", &["varve-types", "varve-env", "varve-engine", "varve-vfs", "varve-fs"]),
     (
-        "varve",
+        "varve-daemon",
+        &[
+            "varve-types",
+            "varve-env",
+            "varve-engine",
+            "varve-vfs",
+            "varve-fs",
+            "varve-fuse",
+            "varve-nfs",
+            "varve",
+        ],
+    ),
+    (
+        "varve-cli",
         &[
             "varve-types",
             "varve-env",
@@ -32,12 +46,19 @@ const ROOMS: &[(&str, &[&str])] = &[
             "varve-vfs",
             "varve-fs",
             "varve-fuse",
-            "varve-nfs",
+            "varve",
+            "varve-daemon",
         ],
     ),
     ("varve-testkit", &["varve-types", "varve-env", "varve-format", "varve-schema", "varve-vfs"]),
-    ("varve-bench", &["varve-types", "varve-vfs", "varve-fs", "varve-trace", "varve"]),
+    ("varve-bench", &["varve-types", "varve-env", "varve-vfs", "varve-fs", "varve-trace", "varve"]),
     ("xtask", &[]),
+];
+
+/// Crates from outside that not every room may use: a program that embeds Varve gets no command line and no signal handlers with it.
+const FRONT_END_CRATES: &[(&str, &[&str])] = &[
+    ("clap", &["varve-cli", "varve-bench", "xtask"]),
+    ("signal-hook", &["varve-daemon", "varve-cli", "varve-bench"]),
 ];
 
 /// The crate that only tests may import.
@@ -77,9 +98,16 @@ pub(super) fn check(metadata: &str) -> Result<Vec<Finding>, Failure> {
             ));
             continue;
         };
-        for dependency in package.dependencies.iter().filter(|dependency| dependency.path.is_some())
-        {
+        for dependency in &package.dependencies {
             let to = dependency.name.as_str();
+            if dependency.path.is_none() {
+                let users = FRONT_END_CRATES.iter().find(|(outside, _)| *outside == to);
+                if users.is_some_and(|(_, users)| !users.contains(&from)) {
+                    let what = format!("only the front ends use {to} (xtask/src/tidy/rooms.rs)");
+                    findings.push(Finding::failure(from, None, what));
+                }
+                continue;
+            }
             let is_dev = dependency.kind.as_deref() == Some("dev");
             let is_for_tests = is_dev && to == TEST_ROOM && from != "xtask";
             if !is_for_tests && !allowed.contains(&to) {
@@ -131,6 +159,14 @@ mod tests {
     #[test]
     fn crates_from_outside_are_not_rooms() {
         assert!(arrows("varve-types", "thiserror", "null", "null").is_empty());
+    }
+
+    #[test]
+    fn front_ends_alone_have_a_command_line_and_signal_handlers() {
+        for outside in ["clap", "signal-hook"] {
+            assert!(arrows("varve-cli", outside, "null", "null").is_empty());
+            assert_eq!(arrows("varve", outside, "null", "null").len(), 1);
+        }
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Spec {
             Kind::Ext4 => installed("mkfs.ext4", "e2fsprogs"),
             Kind::Xfs => installed("mkfs.xfs", "xfsprogs"),
             Kind::Btrfs => installed("mkfs.btrfs", "btrfs-progs"),
-            Kind::Varve => built(&ground.varve, "-p varve --bins"),
+            Kind::Varve => built(&ground.varve, "-p varve-cli --bins"),
             Kind::Null => built(&ground.null, "-p varve-fuse --example null"),
             Kind::Library => Store::library_options(self).map(drop),
             Kind::Path(_) | Kind::Tmpfs => Ok(()),

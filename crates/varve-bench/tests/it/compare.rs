@@ -271,7 +271,7 @@ fn what_can_be_known_before_is_said_before() {
         (&["-t", "library", "--processes"], &mdtest, "--processes, which needs a mount"),
         (&["-t", "library"], &["script", "a=true"], "the workload runs programs"),
         (&["-t", "null", "--null", "/"], &mdtest, "--example null"),
-        (&["-t", "varve", "--varve", "/"], &mdtest, "-p varve --bins"),
+        (&["-t", "varve", "--varve", "/"], &mdtest, "-p varve-cli --bins"),
         (&["--plots", &charts], &mdtest, &charts),
     ];
     for (mistake, workload, expected) in mistakes {

@@ -21,6 +21,7 @@ mod lock;
 pub mod memory;
 mod path;
 pub mod peer;
+pub mod signals;
 mod whole;
 mod window;
 

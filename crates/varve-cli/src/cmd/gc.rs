@@ -1,0 +1,77 @@
+//! `varve gc`: give back room that nobody needs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+use varve::check::MEMORY_BYTES_MIN;
+use varve::{Result, gc, size};
+use varve_daemon::holder::require_offline;
+use varve_engine::{Defragmented, Fit, Fragmentation};
+
+use crate::output;
+
+/// Where, and how.
+#[derive(Args)]
+#[command(
+    after_help = "What was removed or written over keeps its room until merges come to it. Tables of which one part in 32 or more is\n\
+    needed by nobody are written again without it. Merges also leave long runs of rows in their files, which stay\n\
+    for what is still needed of them. Those of which less than three quarters are needed are emptied into new ones.\n\
+    Both go as far as there is room. While a store is mounted, the first is done when the storage below is full,\n\
+    the second in the background when a quarter of the bytes is needed by nobody."
+)]
+pub(crate) struct Arguments {
+    /// The store; must not be mounted
+    store: PathBuf,
+    /// Which files to empty together: those that fill a new one best, or the first that fit (best, first)
+    #[arg(long, value_name = "FIT", default_value = "best", value_parser = fit::<Fit>)]
+    fit: Fit,
+    /// Memory to use, 1M at least
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
+    memory: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn fit<T: DeserializeOwned>(name: &str) -> std::result::Result<T, serde_json::Error> {
+    serde_json::from_value(name.into())
+}
+
+fn memory(text: &str) -> std::result::Result<usize, String> {
+    match size::parse(text) {
+        Ok(bytes) if bytes >= MEMORY_BYTES_MIN => {
+            usize::try_from(bytes).map_err(|error| error.to_string())
+        }
+        Ok(_) => Err(format!("at least {} is needed", size::show(MEMORY_BYTES_MIN))),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Gives back.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    require_offline(&arguments.store)?;
+    let done = gc::gc(&arguments.store, arguments.memory, arguments.fit)?;
+    if arguments.json {
+        return output::json(&done);
+    }
+    output::line(format!("{:<28} {:>12} {:>12}", "", "before", "after"));
+    type Figure = fn(&Fragmentation) -> String;
+    let figures: [(&str, Figure); 6] = [
+        ("files of tables", |of| of.files.to_string()),
+        ("their size", |of| size::show(of.bytes)),
+        ("needed by nobody", |of| size::show(of.dead_bytes)),
+        ("zones", |of| of.zones.to_string()),
+        ("less than 75 % in use", |of| of.under_utilized.to_string()),
+        ("mean run of blocks", |of| size::show(of.mean_run_bytes)),
+    ];
+    for (name, figure) in figures {
+        let Defragmented { before, after, .. } = &done.defragmented;
+        let (before, after) = (figure(before), figure(after));
+        output::line(format!("{name:<28} {before:>12} {after:>12}"));
+    }
+    output::line(format!("{} tables rid of what nobody sees", done.reclaimed));
+    let Defragmented { rewrites, written_bytes, .. } = done.defragmented;
+    output::line(format!("{rewrites} tables written again, {}", size::show(written_bytes)));
+    Ok(())
+}

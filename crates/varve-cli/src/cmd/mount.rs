@@ -1,0 +1,145 @@
+//! `varve mount`: serve a store on a directory.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use log::LevelFilter;
+use varve::Result;
+use varve_daemon::holder::words_of_private;
+use varve_daemon::logging;
+use varve_daemon::mount::{self, Choices, Ready};
+use varve_daemon::upgrade::Abilities;
+
+use crate::output;
+
+const OPTIONS: &str = "\
+Mount options; the last of opposites counts:
+  ro, rw                      refuse every change, or not
+  noatime, relatime, strictatime, lazytime
+                              when reading moves the time of last access [default: relatime]
+  diratime, nodiratime        whether listing a directory moves its own, too [default: it does]
+  allow_other, noallow_other  let other users in, or not [default: let them in if root mounts]
+  default_permissions         have permissions checked with noallow_other, too
+  suid, nosuid, dev, nodev, exec, noexec, symfollow, nosymfollow
+                              as in mount(8)
+  sync, async                 make each write durable before it returns, or not
+  dirsync                     make each change of names durable before it returns
+  acl, noacl                  obey access control lists, or not
+  memory=SIZE                 memory for memtables and caches, 4M at least; --memory goes before it
+  transport=auto|dev|uring    how requests travel [default: io_uring where the kernel offers it, else /dev/fuse]
+  threads=N                   readers of /dev/fuse [default: one per CPU, at most 16]
+  passthrough, nopassthrough  have the kernel read and write large files straight, or not
+  newfiles=auto|small|large   whether new files begin as large ones [default: as the last files of their directory]
+  idlepoll, noidlepoll        have idle CPUs poll while requests come thick, or not [default: in virtual machines]
+  giveway, nogiveway          have the daemon's threads let programs go first meanwhile, or not
+  private, noprivate          mount for the daemon and its children alone where nothing else may be done, or fail
+  defaults, auto, noauto, nofail, user, users, owner, group, _netdev, x-*
+                              as in fstab(5)";
+
+/// What to mount, and how.
+#[derive(Args)]
+#[command(after_help = OPTIONS)]
+pub(crate) struct Arguments {
+    /// The store
+    store: PathBuf,
+    /// The directory to mount it on
+    dir: PathBuf,
+    /// Stay in the foreground, with messages on the terminal
+    #[arg(short, long)]
+    foreground: bool,
+    /// Mount options, separated by commas: those below
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Memory for memtables and caches, 4M at least [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = mount::memory)]
+    memory: Option<u64>,
+    /// Say how it was mounted, and more in the log
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Be the process in the background
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    daemon: bool,
+    /// Go on with the mount of the process before
+    #[arg(long, hide = true)]
+    successor: bool,
+    /// Say what mounts of other versions this program can go on with
+    #[arg(long, hide = true, conflicts_with = "successor")]
+    probe: bool,
+}
+
+/// Mounts.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let mut options = arguments.options.join(",");
+    if let Some(bytes) = arguments.memory {
+        options.push_str(&format!(",memory={bytes}"));
+    }
+    let level = if arguments.verbose { LevelFilter::Debug } else { LevelFilter::Info };
+    if arguments.successor {
+        return mount::take_over(|store| {
+            if arguments.daemon {
+                // A store on read-only storage has no log.
+                drop(logging::to_store(store, level));
+            } else {
+                logging::to_stderr(level);
+            }
+            Choices::parse(&options, false)
+        });
+    }
+    let choices = Choices::parse(&options, false)?;
+    if arguments.probe {
+        return output::json(&Abilities::of_this_version());
+    }
+    if arguments.daemon {
+        return mount::daemon(&arguments.store, &arguments.dir, &choices, level);
+    }
+    if arguments.foreground {
+        logging::to_stderr(level);
+        let show = |ready: &Ready| show(ready, arguments.verbose, arguments.json);
+        return mount::serve(&arguments.store, &arguments.dir, &choices, show);
+    }
+    let ready = in_background(&arguments.store, &arguments.dir, &options, arguments.verbose)?;
+    show(&ready, arguments.verbose, arguments.json);
+    Ok(())
+}
+
+/// Mounts in the background, with a hint that fits every failure.
+pub(crate) fn in_background(
+    store: &Path,
+    dir: &Path,
+    options: &str,
+    verbose: bool,
+) -> Result<Ready> {
+    mount::start_in_background(store, dir, options, verbose)
+        .map_err(|error| error.or_hint("`varve mount -f` shows all messages on the terminal"))
+}
+
+/// Says how it was mounted.
+pub(super) fn show(ready: &Ready, verbose: bool, json: bool) {
+    if json {
+        // The value has only text and numbers; a closed output is not this mount's failure.
+        drop(output::json(ready));
+        return;
+    }
+    if verbose || !ready.refusals.is_empty() {
+        output::line(format!(
+            "{} is mounted on {} by {} (process {})",
+            ready.store.display(),
+            ready.dir.display(),
+            ready.method,
+            ready.pid
+        ));
+        for refusal in &ready.refusals {
+            output::line(format!("not by {refusal}"));
+        }
+    }
+    if ready.is_private {
+        output::line(format!(
+            "only process {} sees it: {}",
+            ready.pid,
+            words_of_private(ready.pid)
+        ));
+    }
+}

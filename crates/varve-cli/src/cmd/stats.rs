@@ -1,0 +1,146 @@
+//! `varve stats`: what a mount does.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use varve::{Error, Result, size};
+use varve_daemon::stats::{Requests, Stats, take};
+
+use crate::output;
+
+/// What to tell, and how often.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Anything on a mount
+    #[arg(value_name = "DIR", default_value = ".")]
+    path: PathBuf,
+    /// Seconds between two reports, 0.001 to 86400; the first is of all the time since the mount is served
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+    /// Reports to give [default: until interrupted, one with --json]
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+    /// Print JSON, a line for each report
+    #[arg(long)]
+    json: bool,
+    /// Print all since the mount is served once, in the text format of Prometheus
+    #[arg(long, conflicts_with_all = ["json", "count", "interval"])]
+    prometheus: bool,
+}
+
+/// From a millisecond to a day.
+fn interval(text: &str) -> std::result::Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.001..=86400.0).contains(seconds));
+    let seconds = seconds.ok_or("a number of seconds from 0.001 to 86400 is wanted")?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Tells.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let mut before = take(&arguments.path)?;
+    if arguments.prometheus {
+        output::bytes(before.to_prometheus().as_bytes());
+        return Ok(());
+    }
+    let count = arguments.count.unwrap_or(if arguments.json { 1 } else { u64::MAX });
+    for turn in 0..count {
+        let told = match turn {
+            0 => before.clone(),
+            _ => {
+                std::thread::sleep(arguments.interval);
+                let now = take(&arguments.path)?;
+                let told = now.since(&before);
+                before = now;
+                told
+            }
+        };
+        if !output::is_wanted() {
+            return Ok(());
+        }
+        match arguments.json {
+            true => output::line(as_json(&told)?),
+            false => show(&told),
+        }
+    }
+    Ok(())
+}
+
+fn as_json(stats: &Stats) -> Result<String> {
+    let mut value = json!(stats);
+    for (name, requests) in &stats.operations {
+        let told = &mut value["operations"][name];
+        told["mean_us"] = json!(requests.mean_micros());
+        for (field, quantile) in QUANTILES {
+            told[format!("{field}_us")] = json!(requests.quantile_micros(quantile));
+        }
+    }
+    serde_json::to_string(&value)
+        .map_err(|error| Error::failed(format!("cannot write JSON: {error}")))
+}
+
+const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)];
+
+fn show(stats: &Stats) {
+    let per_second = |count: u64| rate(count, stats.seconds);
+    let span = format!("{:.1} s", stats.seconds);
+    output::line(format!(
+        "{:<16} {:>12} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        span, "requests", "per s", "failed", "mean us", "p50", "p99", "p99.9"
+    ));
+    for (name, requests) in &stats.operations {
+        let Requests { count, failed, .. } = requests;
+        let micros = |micros: Option<f64>| micros.map_or("-".to_owned(), |us| format!("{us:.1}"));
+        let [p50, p99, p999] =
+            QUANTILES.map(|(_, quantile)| micros(requests.quantile_micros(quantile)));
+        output::line(format!(
+            "{:<16} {count:>12} {:>10} {failed:>9} {:>9} {p50:>9} {p99:>9} {p999:>9}",
+            name.to_ascii_lowercase(),
+            per_second(*count),
+            micros(requests.mean_micros()),
+        ));
+    }
+    for (name, count) in stats.engine.iter().filter(|(_, count)| **count > 0) {
+        let [all, rate] =
+            [*count, per_second(*count)].map(|number| match name.ends_with("bytes") {
+                true => size::show(number),
+                false => number.to_string(),
+            });
+        output::line(format!("engine.{name:<28} {all:>12} {rate:>12}/s"));
+    }
+    for name in ["memory_bytes", "memory_budget_bytes"] {
+        if let Some(bytes) = stats.engine_bytes.get(name) {
+            output::line(format!("engine.{name:<28} {:>12}", size::show(*bytes)));
+        }
+    }
+    output::line("");
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "is read by people"
+)]
+fn rate(count: u64, seconds: f64) -> u64 {
+    if seconds > 0.0 { (count as f64 / seconds).round() as u64 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_seconds() {
+        assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "0", "-1", "NaN", "inf", "1e9", "x"] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_are_per_second() {
+        assert_eq!([rate(10, 2.0), rate(3, 0.0), rate(1, 3.0)], [5, 0, 0]);
+    }
+}

@@ -1,0 +1,108 @@
+//! Cloning by paths: finds out what they stand for and asks the daemon of the mount.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, OFlags};
+use varve::store::is_store;
+use varve::{Error, Result};
+use varve_fs::{ViewKind, ViewName};
+use varve_fuse::MountPoint;
+
+use crate::control::{CloneRequest, ViewRequest};
+use crate::mount_source::store_and_view;
+use crate::mount_table::find_mount;
+use crate::requests::ask_target;
+use crate::target::{Target, not_on_mount, open_on_mount};
+
+/// Where a path lies: the directory with its name, and the name; none for the root of a mount.
+struct Place {
+    dir: PathBuf,
+    /// Its inode number on the mount.
+    ino: u64,
+    name: Option<Vec<u8>>,
+    mount: MountPoint,
+}
+
+impl Place {
+    fn new(dir: PathBuf, name: Option<Vec<u8>>) -> Result<Place> {
+        let (opened, mount) = open_on_mount(&dir, OFlags::NOFOLLOW)?;
+        let stat = rustix::fs::fstat(&opened);
+        let ino = stat.map_err(|error| Error::io("find", &dir, &error.into()))?.st_ino;
+        Ok(Place { dir, ino, name, mount })
+    }
+}
+
+/// Makes `to`, which must not exist, a copy of the file or directory `from` at once, however large that is. Both lie on
+/// mounts of one store, `from` perhaps in a snapshot of it.
+pub fn clone(from: &Path, to: &Path) -> Result<()> {
+    let original = original(from)?;
+    let target = place(to)?;
+    let name = target.name.clone().ok_or_else(|| exists(to))?;
+    if to.symlink_metadata().is_ok() {
+        return Err(exists(to));
+    }
+    let failed = |error: std::io::Error| Error::io("clone to", to, &error);
+    let may = Access::WRITE_OK | Access::EXEC_OK;
+    rustix::fs::access(&target.dir, may).map_err(|error| failed(error.into()))?;
+    if !is_store(Path::new(&target.mount.source)) {
+        let text = format!("{} does not lie in the main view of a Varve mount", to.display());
+        return Err(Error::failed(text).hint("clone to a directory of the mount itself"));
+    }
+    let (store, view) = store_and_view(&original.mount.source);
+    let snapshot = match view {
+        None => None,
+        Some(ViewName { kind: ViewKind::Snapshot, name }) => Some(name),
+        Some(ViewName { kind: ViewKind::Transaction, .. }) => {
+            let text = format!("{} lies in a transaction", from.display());
+            return Err(Error::failed(text).hint("commit it first"));
+        }
+    };
+    if store != target.mount.source {
+        let text =
+            format!("{} and {} are not on mounts of one store", from.display(), to.display());
+        return Err(Error::failed(text).hint("copy it with `cp -a`"));
+    }
+    let (dir, into) = (original.ino, target.ino);
+    let request = CloneRequest { snapshot, dir, name: original.name, into, to: name };
+    ask_target(&Target::on(to, &target.mount)?, ViewRequest::Clone(request)).map(drop)
+}
+
+/// What is to be cloned, which the caller must be able to read.
+fn original(path: &Path) -> Result<Place> {
+    let failed = |error: std::io::Error| Error::io("clone", path, &error);
+    let facts = path.symlink_metadata().map_err(failed)?;
+    let wanted = match facts.file_type() {
+        kind if kind.is_dir() => Access::READ_OK | Access::EXEC_OK,
+        kind if kind.is_symlink() => Access::EXISTS,
+        _ => Access::READ_OK,
+    };
+    if wanted != Access::EXISTS {
+        rustix::fs::access(path, wanted).map_err(|error| failed(error.into()))?;
+    }
+    let place = place(path)?;
+    if place.name.is_some() && open_on_mount(path, OFlags::NOFOLLOW)?.1.id != place.mount.id {
+        return Err(not_on_mount(path));
+    }
+    Ok(place)
+}
+
+fn place(path: &Path) -> Result<Place> {
+    let failed = |error: std::io::Error| Error::io("find", path, &error);
+    if let Ok(whole) = path.canonicalize()
+        && find_mount(&whole)?.is_some_and(|mount| mount.dir == whole)
+    {
+        return Place::new(whole, None);
+    }
+    let Some(name) = path.file_name() else {
+        let whole = path.canonicalize().map_err(failed)?;
+        return place(&whole);
+    };
+    let above = path.parent().filter(|above| *above != Path::new(""));
+    let dir = above.unwrap_or(Path::new(".")).canonicalize().map_err(failed)?;
+    Place::new(dir, Some(name.as_bytes().to_vec()))
+}
+
+fn exists(path: &Path) -> Error {
+    Error::failed(format!("{} exists already", path.display())).hint("clone to a new name")
+}

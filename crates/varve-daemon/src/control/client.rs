@@ -1,0 +1,139 @@
+//! Asking a daemon on its control socket.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use varve::{Error, Result};
+use varve_fs::ROLL_BACK_PHASES;
+use varve_fs::fsck::Progress;
+
+use super::report::Report;
+use super::request::{Request, ViewRequest};
+use crate::socket;
+use crate::target::Target;
+
+/// How long a daemon may take to say that it will tell how it ends.
+const PROMISE_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Connects to the daemon that has the store `store` open.
+pub(crate) fn connect(store: &Path) -> std::io::Result<UnixStream> {
+    socket::connect(store, socket::CONTROL)
+}
+
+/// Has the daemon that has the store open do `request`; its answer is a JSON value.
+pub(crate) fn ask(target: &Target, request: &Request) -> Result<Value> {
+    ask_watching(target, request, &mut |_| ())
+}
+
+/// The same, where a daemon may tell how far it is.
+pub(crate) fn ask_watching(
+    target: &Target,
+    request: &Request,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Value> {
+    let lost = |error: std::io::Error| {
+        let hint = match request {
+            Request::Views(ViewRequest::Commit { .. }) => {
+                "the transaction is committed as a whole or not at all: if the daemon is gone, mount again, and `varve txn \
+                 list` names it if it is not committed (a serializable one has ended either way)"
+            }
+            _ => "`varve status` tells whether it runs; its log is varve.log in the store",
+        };
+        let store = target.store.display();
+        Error::failed(format!("the daemon of {store} does not answer: {error}")).hint(hint)
+    };
+    let mut daemon = target.answered_by(connect(&target.store), lost)?;
+    // No matter how long it takes, as a large rollback does: a daemon that has gone has hung up.
+    let mut line = serde_json::to_string(request)
+        .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
+    line.push('\n');
+    // A daemon that does not hear us says why before it hangs up.
+    drop(daemon.write_all(line.as_bytes()));
+    let (mut daemon, mut answer) = (BufReader::new(daemon), String::new());
+    loop {
+        answer.clear();
+        daemon.read_line(&mut answer).map_err(lost)?;
+        match serde_json::from_str::<Report>(&answer) {
+            Ok(Report::At { phase, done, permille }) => {
+                let known = ROLL_BACK_PHASES.into_iter().find(|known| *known == phase);
+                known.into_iter().for_each(|phase| progress(Progress { phase, done, permille }));
+                // One that is gone is noticed when there is no answer.
+                drop(daemon.get_mut().write_all(b"\n"));
+            }
+            Ok(report) => return report.into_value(),
+            Err(_) => return Err(lost(std::io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+}
+
+/// What a daemon has promised: to tell how it ends.
+pub(crate) struct End {
+    daemon: BufReader<UnixStream>,
+    line: Vec<u8>,
+}
+
+impl End {
+    /// Asks the daemon of `target`; `None` if none answers, or it is of an earlier version.
+    pub(crate) fn ask(target: &Target) -> Option<End> {
+        let reached = connect(&target.store);
+        let unheard = |error| Error::io("ask", &target.store, &error);
+        let mut daemon = target.answered_by(reached, unheard).ok()?;
+        let mut line = serde_json::to_string(&Request::End).ok()?;
+        line.push('\n');
+        daemon.write_all(line.as_bytes()).ok()?;
+        let mut end = End { daemon: BufReader::new(daemon), line: Vec::new() };
+        end.hear(PROMISE_WAIT_MAX)?.ok()?;
+        Some(end)
+    }
+
+    /// What it says within `patience`; an error also if it has hung up and said nothing.
+    pub(crate) fn hear(&mut self, patience: Duration) -> Option<Result<()>> {
+        let read = self.daemon.get_ref().set_read_timeout(Some(patience));
+        match read.and_then(|()| self.daemon.read_until(b'\n', &mut self.line)) {
+            Err(error) if is_timeout(&error) => return None,
+            Ok(_) | Err(_) => {}
+        }
+        let report = serde_json::from_slice::<Report>(&std::mem::take(&mut self.line));
+        let silent =
+            |_| Err(Error::failed("it ended without closing the store, as when it is killed"));
+        Some(report.map_or_else(silent, |report| report.into_value().map(drop)))
+    }
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::thread;
+
+    use super::*;
+
+    fn opened(dir: &Path) -> OwnedFd {
+        std::fs::File::open(dir).unwrap().into()
+    }
+
+    /// Who asked for a commit of a daemon that died meanwhile was not told whether it may have happened.
+    #[test]
+    fn who_is_not_answered_is_told_what_may_have_happened() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, _name) = socket::listen(opened(dir.path()), socket::CONTROL).unwrap();
+        let id = || "17".to_owned();
+        for (request, next) in [
+            (ViewRequest::Commit { id: id() }, "as a whole or not at all"),
+            (ViewRequest::Abort { id: id() }, "`varve status`"),
+        ] {
+            let error = thread::scope(|scope| {
+                scope.spawn(|| drop(listener.accept().unwrap()));
+                ask(&Target::of_store(dir.path()), &Request::Views(request)).unwrap_err()
+            });
+            assert!(error.message().contains("does not answer"), "{error}");
+            assert!(error.next_step().is_some_and(|hint| hint.contains(next)), "{error}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! A mount in a process of its own.
+//!
+//! ```text
+//! varve mount STORE DIR ----spawns----> varve mount --daemon STORE DIR
+//!         |                                     | its own session (setsid), log in STORE/varve.log
+//!         | reads one line of its output        | serves
+//!         |<------- {"ready": ...} -------------|   when the mount answers
+//!      exits 0                                  |
+//!         |<------- {"failed": ...} ------------|   when it could not start
+//!      prints the error, exits with its status
+//! ```
+//!
+//! The program runs itself again instead of forking, so that no thread and no lock is half copied.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use log::LevelFilter;
+use varve::{Error, Result};
+use varve_env::os::nothing_inherited;
+
+use super::options::Choices;
+use super::succession::serve;
+use crate::control::{Ready, Report};
+use crate::{holder, logging};
+
+/// How long a daemon that has closed its output may take to end.
+const END_WAIT_MAX: Duration = Duration::from_secs(10);
+const END_POLL: Duration = Duration::from_millis(5);
+
+/// Mounts `store` on `dir` with the options text `options` and returns when the mount answers. `verbose`: with more in the log.
+pub fn start_in_background(
+    store: &Path,
+    dir: &Path,
+    options: &str,
+    verbose: bool,
+) -> Result<Ready> {
+    // Early, so that no log appears in a directory that is no store.
+    holder::superblock(store)?;
+    let program = std::env::current_exe()
+        .map_err(|error| Error::machine("find this program's file", error))?;
+    let log = logging::open_log(store);
+    // What the caller has open, a lock or a pipe, is not kept open until the mount is gone.
+    let mut child = nothing_inherited(&mut Command::new(program))
+        .args(["mount", "--daemon", "-o", options])
+        .args(verbose.then_some("--verbose"))
+        .arg(absolute(store)?)
+        .arg(absolute(dir)?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from))
+        .spawn()
+        .map_err(|error| Error::machine("start the daemon", error))?;
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output)
+            .read_line(&mut line)
+            .map_err(|error| Error::machine("hear the daemon", error))?;
+    }
+    match serde_json::from_str::<Report>(&line) {
+        Ok(report) => report.into_result(),
+        Err(_) => Err(silent(&mut child, END_WAIT_MAX)
+            .hint(format!("{} may say why", store.join(logging::LOG_NAME).display()))),
+    }
+}
+
+/// What has become of a daemon that has closed its output and has said nothing that can be understood.
+fn silent(child: &mut Child, wait_max: Duration) -> Error {
+    let begin = Instant::now();
+    loop {
+        let ended = match child.try_wait() {
+            Ok(None) if begin.elapsed() < wait_max => {
+                thread::sleep(END_POLL);
+                continue;
+            }
+            Ok(None) => {
+                return Error::failed(format!(
+                    "the daemon (process {}) runs, but does not say whether the mount answers",
+                    child.id()
+                ));
+            }
+            Ok(Some(status)) => status.to_string(),
+            Err(error) => error.to_string(),
+        };
+        return Error::failed(format!("the daemon ended before the mount answered: {ended}"));
+    }
+}
+
+/// The daemon's side: serves, and reports once on the standard output.
+pub fn daemon(store: &Path, dir: &Path, choices: &Choices, level: LevelFilter) -> Result<()> {
+    rustix::process::setsid().map_err(|error| Error::machine("start a session", error))?;
+    // A store on read-only storage has no log.
+    drop(logging::to_store(store, level));
+    let served = std::env::set_current_dir("/")
+        .map_err(|error| Error::io("change to", Path::new("/"), &error))
+        .and_then(|()| serve(store, dir, choices, |ready| report(&Report::Ready(ready.clone()))));
+    if let Err(error) = &served {
+        log::error!("{}", error.message());
+        // Nobody listens any more if the mount was ready.
+        report(&Report::of(error));
+    }
+    served
+}
+
+/// Writes one line and closes the pipe, so that no later output goes to a process that is gone.
+fn report(report: &Report) {
+    let mut output = std::io::stdout();
+    drop(output.write_all(report.line().as_bytes()).and_then(|()| output.flush()));
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        // The pipe then stays open, which only costs a descriptor.
+        let _ = rustix::stdio::dup2_stdout(null);
+    }
+}
+
+fn absolute(path: &Path) -> Result<std::path::PathBuf> {
+    std::path::absolute(path).map_err(|error| Error::io("find", path, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who said nothing and lives is not waited for without end.
+    #[test]
+    fn a_daemon_that_says_nothing_is_told_of() {
+        let start = |script: &str| Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let mut ended = start("exit 3");
+        let said = silent(&mut ended, varve_testkit::PATIENCE);
+        assert!(said.message().contains("exit status: 3"), "{said}");
+        let mut living = start("exec sleep 600");
+        let said = silent(&mut living, Duration::from_millis(20));
+        assert!(said.message().contains(&format!("process {}) runs", living.id())), "{said}");
+        living.kill().unwrap();
+        living.wait().unwrap();
+    }
+}

@@ -1,0 +1,77 @@
+//! Other flags for a mount that is in use.
+
+use std::path::Path;
+
+use varve::{Error, Result};
+use varve_fs::ViewKind;
+use varve_fuse::{MountOptions, Transport, find_mounts};
+
+use super::options::Choices;
+use super::settings::{mount_again, mount_options};
+use crate::error;
+use crate::mount_source::views_of;
+use crate::status::{ask_daemon, ask_session};
+
+/// Gives the mount on `dir`, and the mounts of views within it, the flags among `choices`, as `mount -o remount` asks; what
+/// the daemon itself was told when it began stays.
+pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
+    let look = || {
+        find_mounts().map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))
+    };
+    let mounts = look()?;
+    let resolved = dir.canonicalize().map_err(|error| Error::io("find", dir, &error))?;
+    let Some(mount) = mounts.iter().rfind(|mount| mount.dir == resolved) else {
+        return Err(Error::failed(format!("no Varve is mounted on {}", dir.display()))
+            .hint("`findmnt -t fuse.varve` lists what is mounted"));
+    };
+    let options = mount_options(Path::new(&mount.source), choices);
+    let began_read_only = || ask_daemon(&mount.dir).is_ok_and(|told| told["read_only"] == true);
+    if !options.read_only && began_read_only() {
+        let text =
+            format!("{} was mounted with `ro`, and its daemon changes nothing", dir.display());
+        return Err(Error::failed(text).hint(mount_again(&mount.dir)));
+    }
+    varve_fuse::remount(mount, &options).map_err(error::not_mounted)?;
+    // Views that come from now on have these flags, those that have come until now the ones before.
+    for (name, view) in views_of(mount, &look()?) {
+        let read_only = options.read_only || name.kind == ViewKind::Snapshot;
+        let options = MountOptions { read_only, ..options.clone() };
+        varve_fuse::remount(view, &options).map_err(|error| {
+            Error::failed(format!("{} is remounted, and a view is not: {error}", dir.display()))
+                .hint("end the programs that write to it, and remount again")
+        })?;
+    }
+    Ok(())
+}
+
+/// What the daemon of a mount was told when it began, as far as it says so.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Began {
+    transport: Option<Transport>,
+    threads: Option<u64>,
+    memory_bytes: Option<u64>,
+}
+
+impl Began {
+    /// That of the mount on `dir`.
+    pub fn of(dir: &Path) -> Began {
+        let (session, daemon) = (ask_session(dir), ask_daemon(dir));
+        let told = session.as_ref().ok().and_then(|told| told["transport"].as_str());
+        let known = [Transport::Dev, Transport::Uring];
+        Began {
+            transport: known.into_iter().find(|known| Some(&*known.to_string()) == told),
+            threads: session.as_ref().ok().and_then(|told| told["threads"].as_u64()),
+            memory_bytes: daemon.ok().and_then(|told| told["memory_budget_bytes"].as_u64()),
+        }
+    }
+
+    /// Whether one option says what is so already.
+    pub fn is_so(&self, option: &Choices) -> bool {
+        let threads = option.threads.map(|threads| threads.get() as u64);
+        let same = |asked: Option<u64>, is: Option<u64>| asked.is_none() || asked == is;
+        let asks = option.transport.is_some() || threads.is_some() || option.memory_bytes.is_some();
+        asks && (option.transport.is_none() || option.transport == self.transport)
+            && same(threads, self.threads)
+            && same(option.memory_bytes, self.memory_bytes)
+    }
+}

@@ -1,0 +1,291 @@
+//! Serving from the first request to the last, over any number of successors ([`crate::upgrade`]).
+//!
+//! ```text
+//! Attached --run--> unmounted: close the store, end
+//!    ^        |
+//!    |        +---> paused for an order: sync, close the store, become the new program
+//!    |                 | could not be synced         | could not be started
+//!    +-----------------+<--- open the store again ---+
+//! ```
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use varve::{Error, FileSystem, Result};
+use varve_env::os::OsEnv;
+use varve_fs::HandedOver;
+use varve_fuse::{DEAD, Ended, Paused, Session, StopHandle};
+
+use super::allocator;
+use super::attached::Attached;
+use super::options::Choices;
+use super::settings::{fs_options, session_options};
+use super::signals::unmount_on_signals;
+use crate::control::server::{Control, Order};
+use crate::control::{Ready, Report, answer};
+use crate::error;
+use crate::kv::Server;
+use crate::service::ViewDesk;
+use crate::upgrade::SUCCESSOR;
+use crate::upgrade::handover_message::HandoverMessage;
+use crate::upgrade::successor::{Estate, arguments, become_program, receive};
+
+/// What a successor must know of the mount, and how its program is called.
+#[derive(Clone, Serialize, Deserialize)]
+struct Facts {
+    ready: Ready,
+    arguments: Vec<OsString>,
+}
+
+/// The running program's file, whatever has become of its name.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Mounts `store` on `dir` and serves it until it is unmounted or this process is told to end. Calls
+/// `ready` from another thread when the mount answers.
+pub fn serve(
+    store: &Path,
+    dir: &Path,
+    choices: &Choices,
+    ready: impl FnOnce(&Ready) + Send,
+) -> Result<()> {
+    allocator::limit_arenas();
+    let attached = Attached::new(store, dir, choices)?;
+    let facts = attached.ready();
+    log::info!(
+        "{} is mounted on {} by {}, requests over {}",
+        facts.store.display(),
+        facts.dir.display(),
+        facts.method,
+        attached.session.transport()
+    );
+    serve_on(attached, choices, ready)
+}
+
+/// Serves until it is unmounted or this process is told to end. Calls `ready` from another thread when the
+/// mount answers.
+fn serve_on(
+    mut attached: Attached,
+    choices: &Choices,
+    ready: impl FnOnce(&Ready) + Send,
+) -> Result<()> {
+    allocator::keep_near(fs_options(choices, &attached.ready.dir).memory_budget_bytes);
+    unmount_on_signals(attached.stop_handle(), attached.ready.dir.clone())?;
+    let directory = || attached.file_system.directory();
+    let control = directory()
+        .and_then(Control::listen)
+        .inspect_err(|error| log::warn!("no upgrade while mounted: {}", error.message()))
+        .ok();
+    let pairs = directory()
+        .and_then(Server::listen)
+        .inspect_err(|error| log::warn!("no dictionaries while mounted: {}", error.message()))
+        .ok();
+    let serve_pairs = |of| pairs.iter().for_each(|server| server.serves(Option::clone(&of)));
+    let facts = attached.ready.clone();
+    let mut ready = Some(ready);
+    loop {
+        let desk = ViewDesk::open(&attached, choices);
+        serve_pairs(Some(Arc::clone(&desk)));
+        if let Some(control) = &control {
+            control.serves(attached.session.pause_handle(), Arc::clone(&desk));
+        }
+        let Attached { store, file_system, session, ready: own } = attached;
+        let (first, facts) = (ready.take(), &facts);
+        let ended = thread::scope(|scope| {
+            scope.spawn(move || {
+                if let Some(ready) = first
+                    && answers(&facts.dir)
+                {
+                    ready(facts);
+                }
+            });
+            session.run()
+        });
+        serve_pairs(None);
+        let paused = match ended {
+            Ok(Ended::Paused(paused)) => paused,
+            ended => {
+                desk.close();
+                let witnesses = control.as_ref().map(Control::take_witnesses);
+                // Before the store is let go of: who waits for that listens on sockets of the same names.
+                drop((control, pairs));
+                let closed = file_system.close();
+                log::info!("{} is closed", store.display());
+                let ended = ended.map(drop).map_err(|error| error::not_served(&error)).and(closed);
+                let report = || match &ended {
+                    Ok(()) => Report::Done(Value::Null),
+                    Err(error) => Report::of(error),
+                };
+                for mut client in witnesses.into_iter().flatten() {
+                    answer(&mut client, &report());
+                }
+                return ended;
+            }
+        };
+        let order = control.as_ref().and_then(Control::take_order);
+        let stopped = Stopped { store, file_system, ready: own, paused };
+        attached = match order {
+            Some(order) => stopped.hand_over(order, choices)?,
+            // Nobody waits for a successor any more.
+            None => stopped.go_on(choices)?,
+        };
+    }
+}
+
+/// Waits until the mount on `dir` answers. False if it is gone: how it ended is told otherwise.
+fn answers(dir: &Path) -> bool {
+    let Err(error) = std::fs::metadata(dir) else { return true };
+    log::warn!("{} cannot be looked at: {error}", dir.display());
+    Errno::from_io_error(&error).is_none_or(|errno| !DEAD.contains(&errno))
+}
+
+/// A mount whose session is paused.
+struct Stopped {
+    store: PathBuf,
+    file_system: FileSystem,
+    ready: Ready,
+    paused: Paused,
+}
+
+impl Stopped {
+    /// Serves again, as if nothing had been.
+    fn go_on(self, choices: &Choices) -> Result<Attached> {
+        let Stopped { store, file_system, ready, paused } = self;
+        let session = Session::resume(file_system.vfs(), paused, &session_options(choices))
+            .map_err(|error| error::not_served(&error))?;
+        Ok(Attached { store, file_system, session, ready })
+    }
+
+    /// Becomes the ordered program. Returns only if that does not go.
+    fn hand_over(self, order: Order, choices: &Choices) -> Result<Attached> {
+        if let Err(error) = self.file_system.vfs().sync() {
+            let error = Error::failed(format!("the store cannot be synced: {error}"))
+                .hint("the daemon goes on; look at the storage first");
+            order.refuse(&error);
+            return self.go_on(choices);
+        }
+        let Stopped { store, file_system, ready, paused } = self;
+        log::info!("becoming {}", order.binary.display());
+        let handed_over = file_system.hand_over().inspect_err(|_| detach(&ready))?;
+        let mut order = order;
+        let failure = match estate(&ready, &paused, &handed_over, &mut order) {
+            Ok(estate) => become_program(&order.binary, &arguments(SUCCESSOR), &estate),
+            Err(error) => error,
+        };
+        let file_system = FileSystem::resume(&store, &fs_options(choices, &ready.dir), handed_over);
+        let file_system = file_system.inspect_err(|_| detach(&ready))?;
+        order.refuse(&failure.hint("the daemon goes on with the program it had"));
+        Stopped { store, file_system, ready, paused }.go_on(choices)
+    }
+}
+
+/// Everything the successor needs, as descriptors and bytes.
+fn estate(
+    ready: &Ready,
+    paused: &Paused,
+    handed_over: &HandedOver,
+    order: &mut Order,
+) -> Result<Estate> {
+    let failed =
+        |error: &dyn std::fmt::Display| Error::failed(format!("cannot hand over: {error}"));
+    let lock = handed_over.lock.fd().ok_or_else(|| failed(&"the lock has no descriptor"))?;
+    let facts = Facts { ready: ready.clone(), arguments: arguments(SUCCESSOR) };
+    let facts = serde_json::to_vec(&facts).map_err(|error| failed(&error))?;
+    let message =
+        HandoverMessage { facts, session: paused.state(), files: handed_over.state.clone() };
+    Ok(Estate {
+        device: paused.descriptor().try_clone_to_owned().map_err(|error| failed(&error))?,
+        lock: lock.try_clone_to_owned().map_err(|error| failed(&error))?,
+        message,
+        client: Some(order.client.try_clone().map_err(|error| failed(&error))?),
+        program: Some(File::open(OWN_PROGRAM).map_err(|error| failed(&error))?),
+    })
+}
+
+/// Goes on with the mount that the process before has left on the standard input. `prepare` is given the
+/// store and says how to mount. If it cannot go on, becomes the program before again.
+pub fn take_over(prepare: impl FnOnce(&Path) -> Result<Choices>) -> Result<()> {
+    allocator::limit_arenas();
+    let estate = receive()?;
+    let facts: Facts = serde_json::from_slice(&estate.message.facts)
+        .map_err(|error| Error::failed(format!("the facts handed over cannot be read: {error}")))?;
+    let Facts { ready, arguments } = facts;
+    // To go back to, should this program not be able to go on.
+    let spare = spare(&estate);
+    let Estate { device, lock, message, client, .. } = estate;
+    let resumed = prepare(&ready.store).and_then(|choices| {
+        let lock = OsEnv::adopt_lock(lock);
+        let handed_over = HandedOver { state: message.files, lock };
+        let paused = Paused::from_parts(device, ready.dir.clone(), &message.session)
+            .map_err(|error| Error::failed(error.to_string()))?;
+        let options = fs_options(&choices, &ready.dir);
+        let file_system = FileSystem::resume(&ready.store, &options, handed_over)?;
+        let (store, ready) = (ready.store.clone(), ready.clone());
+        Ok((Stopped { store, file_system, ready, paused }, choices))
+    });
+    match resumed {
+        Ok((stopped, choices)) => {
+            drop(spare);
+            log::info!("{} is served by a new program", ready.dir.display());
+            serve_on(stopped.go_on(&choices)?, &choices, move |ready| tell(client, ready))
+        }
+        Err(error) => Err(back(spare, &arguments, client, &ready, error)),
+    }
+}
+
+/// A second set of everything, with the program before as the one to become.
+fn spare(estate: &Estate) -> Option<(File, Estate)> {
+    let program = estate.program.as_ref()?.try_clone().ok()?;
+    let again = Estate {
+        device: estate.device.try_clone().ok()?,
+        lock: estate.lock.try_clone().ok()?,
+        message: estate.message.clone(),
+        client: None,
+        program: None,
+    };
+    Some((program, again))
+}
+
+/// Becomes the program before. Returns only if that fails: then the mount is detached, so that nobody waits.
+fn back(
+    spare: Option<(File, Estate)>,
+    arguments: &[OsString],
+    client: Option<UnixStream>,
+    ready: &Ready,
+    error: Error,
+) -> Error {
+    let error = Error::failed(format!("the new program cannot go on: {}", error.message()))
+        .hint("`varve status` tells which program serves the mount now");
+    log::error!("{}", error.message());
+    if let Some(mut client) = client {
+        answer(&mut client, &Report::of(&error));
+    }
+    let Some((program, estate)) = spare else {
+        detach(ready);
+        return error;
+    };
+    let path = format!("/proc/self/fd/{}", program.as_raw_fd());
+    let failure = become_program(Path::new(&path), arguments, &estate);
+    log::error!("nor can the program before: {}", failure.message());
+    detach(ready);
+    error
+}
+
+/// Tells who asked for the upgrade that it is done.
+fn tell(client: Option<UnixStream>, ready: &Ready) {
+    if let Some(mut client) = client {
+        answer(&mut client, &Report::Ready(ready.clone()));
+    }
+}
+
+/// Takes the mount away that nobody is going to serve.
+fn detach(ready: &Ready) {
+    StopHandle::on(ready.dir.clone()).give_up();
+}

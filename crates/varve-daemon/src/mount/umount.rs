@@ -1,0 +1,177 @@
+//! Unmounting, and waiting until the store is free again.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use varve::store::{self, Holder};
+use varve::{Error, Result};
+use varve_fuse::{
+    MountPoint, UnmountMode, copies_of, find_mounts, find_mounts_of, is_dead, unmount_that,
+};
+
+use crate::control::client::End;
+use crate::error;
+use crate::mount_source::{store_and_view, unmount_below};
+use crate::mount_table::present_mount;
+use crate::target::Target;
+
+/// How long a daemon may take to write back and let go.
+const RELEASE_WAIT_MAX: Duration = Duration::from_secs(120);
+
+/// After how long it is said who is waited for. Most daemons are done before.
+const COPIES_AFTER: Duration = Duration::from_secs(1);
+
+/// The most processes that are named.
+const COPIES_TOLD_MAX: usize = 8;
+
+/// How often to ask whether it has.
+const RELEASE_POLL: Duration = Duration::from_millis(10);
+
+/// What has become of a mount and its store.
+#[derive(Debug)]
+pub struct Unmounted {
+    /// The mount that is gone.
+    pub mount: MountPoint,
+    /// Where else the store is mounted, so that it stays open.
+    pub elsewhere: Option<PathBuf>,
+    /// Whether the store is closed; `None` if that is not to be seen, as it was moved while it was mounted or others may not look there.
+    pub is_closed: Option<bool>,
+}
+
+/// Unmounts `dir` and, unless `mode` is lazy or the store is mounted elsewhere too, waits until the daemon has closed the store. Fails
+/// as the daemon does.
+pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
+    let mount = present_mount(dir)?.filter(|mount| is_at(mount, dir)).ok_or_else(|| {
+        Error::failed(format!("no Varve store is mounted on {}", dir.display()))
+            .hint("`findmnt -t fuse.varve` lists the mounts")
+    })?;
+    // Of a dead mount it may be one that only looks.
+    let serving = holder(&mount).filter(|holder| holder.mount_point.is_some());
+    let served_by = serving.and_then(|holder| holder.pid);
+    // Before there is an end to be told of.
+    let mut end = match mode {
+        UnmountMode::Lazy => None,
+        UnmountMode::Plain | UnmountMode::Force => {
+            Target::on(dir, &mount).ok().and_then(|target| End::ask(&target))
+        }
+    };
+    let unmounted =
+        unmount_below(&mount.dir, mode).and_then(|()| unmount_that(mount.id, &mount.dir, mode));
+    match unmounted {
+        // Nobody gets to the mounts of views through a dead mount; they go with it.
+        Err(_) if is_dead(&mount.dir) => unmount_that(mount.id, &mount.dir, UnmountMode::Force),
+        unmounted => unmounted,
+    }
+    .map_err(error::not_unmounted)?;
+    let elsewhere = match mode {
+        UnmountMode::Lazy => None,
+        UnmountMode::Plain | UnmountMode::Force => {
+            wait_until_closed(&mount, served_by, end.as_mut())?
+        }
+    };
+    let is_seen = store::is_store(&store_and_view(&mount.source).0);
+    let is_closed = match mode {
+        UnmountMode::Lazy => Some(false),
+        _ if elsewhere.is_some() => Some(false),
+        _ => is_seen.then_some(true),
+    };
+    Ok(Unmounted { mount, elsewhere, is_closed })
+}
+
+/// Waits until the process `served_by` has closed the store of `mount`, which is gone, and told how its `end` was, if it tells; where
+/// else the store is mounted if it goes on.
+fn wait_until_closed(
+    mount: &MountPoint,
+    served_by: Option<u32>,
+    mut end: Option<&mut End>,
+) -> Result<Option<PathBuf>> {
+    let begin = Instant::now();
+    let mut held_by = None;
+    let mut ended = None;
+    loop {
+        // Another has it open by now, or one that only looks: not what was unmounted.
+        let holder = holder(mount).filter(|holder| holder.pid == served_by);
+        // Where the storage fails nobody sees who has the store, and the daemon still closes it.
+        if holder.is_none() && (end.is_none() || ended.is_some()) {
+            break;
+        }
+        if let Some(elsewhere) = elsewhere(mount, holder.as_ref()) {
+            return Ok(Some(elsewhere));
+        }
+        if begin.elapsed() > RELEASE_WAIT_MAX {
+            let describe = |holder: Holder| holder.describe();
+            return Err(Error::failed(format!(
+                "{} is unmounted, but {} has not closed it in {} seconds",
+                Path::new(&mount.source).display(),
+                holder.map_or_else(|| "its daemon".to_owned(), describe),
+                RELEASE_WAIT_MAX.as_secs()
+            ))
+            .hint(match held_by.filter(|copies: &String| !copies.is_empty()) {
+                Some(copies) => format!("end what runs there: {copies}"),
+                None => {
+                    "programs may still have files open on it; the log is varve.log in the store"
+                        .to_owned()
+                }
+            }));
+        }
+        if held_by.is_none() && begin.elapsed() > COPIES_AFTER {
+            let copies = copies(mount);
+            if !copies.is_empty() {
+                log::warn!("waiting, as the mount has copies in other mount namespaces: {copies}");
+            }
+            held_by = Some(copies);
+        }
+        match end.as_deref_mut().filter(|_| ended.is_none()) {
+            Some(end) => ended = end.hear(RELEASE_POLL),
+            None => thread::sleep(RELEASE_POLL),
+        }
+    }
+    let store = Path::new(&mount.source).display();
+    ended.unwrap_or(Ok(())).map(|()| None).map_err(|error| {
+        let text = format!("{store} is unmounted, but its daemon failed: {}", error.message());
+        let hint = format!("look at the storage below; `varve fsck {store}` tells what is there");
+        Error::failed(text).with_status(error.status()).hint(hint)
+    })
+}
+
+/// The processes, for people, that have a copy of `mount` in mount namespaces of their own.
+fn copies(mount: &MountPoint) -> String {
+    let copies = copies_of(mount.connection).unwrap_or_default();
+    let described = copies.iter().take(COPIES_TOLD_MAX).map(|(process, dir)| {
+        let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        format!(
+            "process {process} ({}) sees it at {}",
+            name.trim_end().escape_debug(),
+            dir.display()
+        )
+    });
+    let more = copies.len().saturating_sub(COPIES_TOLD_MAX);
+    let more = (more > 0).then(|| format!("{more} more"));
+    described.chain(more).collect::<Vec<_>>().join(", ")
+}
+
+/// Who has the store of `mount` open.
+fn holder(mount: &MountPoint) -> Option<Holder> {
+    store::holder(Path::new(&mount.source)).unwrap_or(None).filter(|holder| holder.pid.is_some())
+}
+
+/// Where `holder` serves the store of `mount` still: on another place of the same mount, or where it has mounted it itself if
+/// `mount` was a dead one. A directory above may have been renamed meanwhile, so nothing is told by the place alone. Dead ones may be
+/// left below.
+fn elsewhere(mount: &MountPoint, holder: Option<&Holder>) -> Option<PathBuf> {
+    let theirs = holder.and_then(|holder| holder.pid).map(find_mounts_of);
+    let theirs = theirs.and_then(|mounts| mounts.ok());
+    let mounts = find_mounts().unwrap_or_default().into_iter().chain(theirs.unwrap_or_default());
+    let mut same = mounts.filter(|other| other.source == mount.source);
+    let is_served = |other: &MountPoint| {
+        let mounted = holder.and_then(|holder| holder.mount_point.as_ref());
+        other.connection == mount.connection || mounted == Some(&other.dir)
+    };
+    same.find(|other| is_served(other) && !is_dead(&other.dir)).map(|other| other.dir)
+}
+
+fn is_at(mount: &MountPoint, dir: &Path) -> bool {
+    let same = |path: std::io::Result<std::path::PathBuf>| path.is_ok_and(|path| path == mount.dir);
+    same(dir.canonicalize()) || same(std::path::absolute(dir))
+}

@@ -1,0 +1,83 @@
+//! A store over NFS version 3, without a mount on this machine.
+//!
+//! 1. Listen, and open the store, which nobody else may have open.
+//! 2. Serve the directories that are exported ([`varve_nfs`]) until SIGTERM, SIGINT or SIGHUP.
+//! 3. Answer what was asked for, and close the store.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use varve::{Error, FileSystem, Result};
+use varve_env::Env;
+use varve_env::os::OsEnv;
+use varve_env::os::signals::is_ignored;
+use varve_fs::MountOptions;
+use varve_nfs::{Export, Options, Server, StartError};
+
+use crate::holder;
+
+/// A store that is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// The store.
+    #[serde(with = "varve_engine::paths")]
+    pub store: PathBuf,
+    /// Where the server listens.
+    pub address: SocketAddr,
+}
+
+/// Reads lines of exports(5); those that are empty or begin with `#` count for nothing.
+pub fn exports<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<Export>> {
+    let lines = lines.into_iter().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            Export::parse(line).map_err(|error| {
+                Error::usage(error.to_string())
+                    .hint("an export is a path and clients with options, as in exports(5): `/ 10.0.0.0/8(rw)`")
+            })
+        })
+        .collect()
+}
+
+/// Serves the store in `dir` on `listen` until a signal ends it. Calls `ready` when it answers.
+pub fn serve(
+    dir: &Path,
+    listen: SocketAddr,
+    exports: Vec<Export>,
+    options: &MountOptions,
+    ready: impl FnOnce(&Ready),
+) -> Result<()> {
+    let superblock = holder::superblock(dir)?;
+    holder::require_free(dir)?;
+    let listener = TcpListener::bind(listen).map_err(|error| {
+        Error::failed(format!("cannot listen on {listen}: {error}"))
+            .hint("choose another address with --listen; ports below 1024 are for root alone")
+    })?;
+    let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    let mut signals = Signals::new([SIGTERM, SIGINT].into_iter().chain(hang_up))
+        .map_err(|error| Error::machine("handle signals", error))?;
+    let file_system = FileSystem::open(dir, options)?;
+    let number = u64::from_str_radix(&superblock.uuid[..16], 16).unwrap_or(0);
+    let options = Options { exports, file_system: number, start: OsEnv::new().random() };
+    let server = match Server::start(file_system.vfs(), listener, &options) {
+        Ok(server) => server,
+        Err(error) => {
+            file_system.close()?;
+            let hint = match &error {
+                StartError::Export { .. } => "paths of exports begin at the root of the store",
+                StartError::Io(_) => "see how many threads and descriptors this user may have",
+            };
+            return Err(Error::failed(error.to_string()).hint(hint));
+        }
+    };
+    ready(&Ready { store: dir.to_path_buf(), address: server.address() });
+    if let Some(signal) = signals.forever().next() {
+        log::info!("signal {signal}: answering what was asked for");
+    }
+    server.stop();
+    file_system.close()
+}

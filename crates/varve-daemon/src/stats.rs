@@ -1,0 +1,267 @@
+//! What a mount does: the requests that its daemon serves, and what the engine does below them.
+//!
+//! The daemon counts from the moment it serves ([`take`]); what happened between two moments is the difference ([`Stats::since`]). Of
+//! each kind of request some are timed (`varve_fuse`, `meters.rs`), in buckets from which quantiles are read.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use varve::{Error, Result};
+
+use crate::mount_table::find_mount;
+use crate::status::{ask, ask_daemon};
+use crate::target::not_on_mount;
+
+/// The attribute of a mount's root that tells of the requests.
+const REQUESTS_XATTR: &str = "user.varve.requests";
+
+/// What a mount did in some time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stats {
+    /// How long that was.
+    pub seconds: f64,
+    /// The requests that came, by their kind.
+    pub operations: BTreeMap<String, Requests>,
+    /// What the engine counted, by its names.
+    pub engine: BTreeMap<String, u64>,
+    /// Sizes of the engine at the end of it, in bytes.
+    pub engine_bytes: BTreeMap<String, u64>,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// All that came.
+    pub count: u64,
+    /// Of them, those that ended with an error, such as a name that is there already.
+    pub failed: u64,
+    /// Of them, those that were timed.
+    pub timed: u64,
+    /// The sum of their times in nanoseconds.
+    pub nanos: u64,
+    /// How many took less than so many nanoseconds, and not less than the one before.
+    pub buckets: Vec<(u64, u64)>,
+}
+
+/// As the daemon tells of requests.
+#[derive(Deserialize)]
+struct Told {
+    seconds: f64,
+    operations: BTreeMap<String, Requests>,
+}
+
+/// What the mount at `path` or above it did since its daemon serves it.
+pub fn take(path: &Path) -> Result<Stats> {
+    let mount = find_mount(path)?.ok_or_else(|| not_on_mount(path))?;
+    let told: Told = serde_json::from_value(ask(&mount.dir, REQUESTS_XATTR)?)
+        .map_err(|error| Error::not_understood("what the daemon says of requests", error))?;
+    let daemon = ask_daemon(&mount.dir)?;
+    let numbers = |of: &Value, are_wanted: fn(&str) -> bool| {
+        let fields = of.as_object().into_iter().flatten();
+        let numbers = fields.filter_map(|(name, value)| Some((name.clone(), value.as_u64()?)));
+        numbers.filter(|(name, _)| are_wanted(name)).collect()
+    };
+    Ok(Stats {
+        seconds: told.seconds,
+        operations: told.operations,
+        engine: numbers(&daemon["engine"]["counters"], |_| true),
+        engine_bytes: numbers(&daemon["engine"], |name| name.ends_with("_bytes")),
+    })
+}
+
+impl Stats {
+    /// What happened since `before`, which was taken of the same mount; all, if another daemon has taken over meanwhile.
+    pub fn since(&self, before: &Stats) -> Stats {
+        let fell = |(name, then): (&String, &Requests)| {
+            self.operations.get(name).is_none_or(|now| now.count < then.count)
+        };
+        if before.seconds > self.seconds || before.operations.iter().any(fell) {
+            return self.clone();
+        }
+        let nothing = Requests::default();
+        let operations = self.operations.iter().map(|(name, now)| {
+            (name.clone(), now.since(before.operations.get(name).unwrap_or(&nothing)))
+        });
+        let engine = self.engine.iter().map(|(name, now)| {
+            (name.clone(), now.saturating_sub(before.engine.get(name).copied().unwrap_or(0)))
+        });
+        Stats {
+            seconds: self.seconds - before.seconds,
+            operations: operations.filter(|(_, requests)| *requests != nothing).collect(),
+            engine: engine.filter(|(_, count)| *count > 0).collect(),
+            engine_bytes: self.engine_bytes.clone(),
+        }
+    }
+
+    /// As Prometheus reads it (its text format, version 0.0.4). Times are those of the requests that were timed.
+    pub fn to_prometheus(&self) -> String {
+        let mut text = Exposition::default();
+        text.family("varve_requests_total", "counter", "Requests of the kernel.");
+        for (name, requests) in &self.operations {
+            text.sample("varve_requests_total", &operation(name), requests.count);
+        }
+        text.family("varve_requests_failed_total", "counter", "Those that ended with an error.");
+        for (name, requests) in &self.operations {
+            text.sample("varve_requests_failed_total", &operation(name), requests.failed);
+        }
+        let family = "varve_request_seconds";
+        text.family(family, "histogram", "From taking a request up to its answer; a sample.");
+        for (name, requests) in &self.operations {
+            let mut sum = 0;
+            for (end, count) in &requests.buckets {
+                sum += count;
+                let labels = format!("{},le=\"{}\"", operation(name), seconds(*end));
+                text.sample(&format!("{family}_bucket"), &labels, sum);
+            }
+            let infinite = format!("{},le=\"+Inf\"", operation(name));
+            text.sample(&format!("{family}_bucket"), &infinite, requests.timed);
+            text.sample(&format!("{family}_sum"), &operation(name), seconds(requests.nanos));
+            text.sample(&format!("{family}_count"), &operation(name), requests.timed);
+        }
+        for (name, count) in &self.engine {
+            let name = format!("varve_engine_{name}_total");
+            text.family(&name, "counter", "Counted by the engine.");
+            text.sample(&name, "", count);
+        }
+        for (name, bytes) in &self.engine_bytes {
+            let name = format!("varve_engine_{name}");
+            text.family(&name, "gauge", "A size of the engine in bytes.");
+            text.sample(&name, "", bytes);
+        }
+        text.0
+    }
+}
+
+/// Text in Prometheus' format.
+#[derive(Default)]
+struct Exposition(String);
+
+impl Exposition {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.0.push_str(&format!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
+        let braces = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        self.0.push_str(&format!("{name}{braces} {value}\n"));
+    }
+}
+
+fn operation(name: &str) -> String {
+    format!("operation=\"{}\"", name.to_ascii_lowercase())
+}
+
+#[allow(clippy::cast_precision_loss, reason = "is read by people and plotted")]
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+impl Requests {
+    fn since(&self, before: &Requests) -> Requests {
+        let earlier: BTreeMap<u64, u64> = before.buckets.iter().copied().collect();
+        let buckets = self.buckets.iter().map(|(end, count)| {
+            (*end, count.saturating_sub(earlier.get(end).copied().unwrap_or(0)))
+        });
+        Requests {
+            count: self.count.saturating_sub(before.count),
+            failed: self.failed.saturating_sub(before.failed),
+            timed: self.timed.saturating_sub(before.timed),
+            nanos: self.nanos.saturating_sub(before.nanos),
+            buckets: buckets.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+
+    /// The mean of the times, in microseconds; `None` if none was timed.
+    #[allow(clippy::cast_precision_loss, reason = "is read by people")]
+    pub fn mean_micros(&self) -> Option<f64> {
+        (self.timed > 0).then(|| self.nanos as f64 / self.timed as f64 / 1e3)
+    }
+
+    /// In how many microseconds at most the share `quantile` of them was answered, to a bucket, which is up to a half wider than where
+    /// it begins; `None` if none was timed.
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a count"
+    )]
+    pub fn quantile_micros(&self, quantile: f64) -> Option<f64> {
+        let rank = (quantile * self.timed as f64).ceil().max(1.0) as u64;
+        let mut sum = 0;
+        let reached = self.buckets.iter().find(|(_, count)| {
+            sum += count;
+            sum >= rank
+        });
+        reached.map(|(end, _)| *end as f64 / 1e3)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests(count: u64, buckets: &[(u64, u64)]) -> Requests {
+        let timed = buckets.iter().map(|(_, count)| count).sum();
+        Requests { count, failed: 1, timed, nanos: timed * 1000, buckets: buckets.to_vec() }
+    }
+
+    fn stats(seconds: f64, lookups: Requests, writes: u64) -> Stats {
+        Stats {
+            seconds,
+            operations: [("LOOKUP".to_owned(), lookups)].into(),
+            engine: [("writes".to_owned(), writes)].into(),
+            engine_bytes: [("memory_bytes".to_owned(), 10)].into(),
+        }
+    }
+
+    #[test]
+    fn what_happened_between_two_moments_is_their_difference() {
+        let before = stats(10.0, requests(100, &[(1024, 3), (2048, 2)]), 7);
+        let now = stats(12.0, requests(150, &[(1024, 3), (2048, 4), (4096, 1)]), 9);
+        let between = now.since(&before);
+        assert!((between.seconds - 2.0).abs() < 1e-9);
+        let lookups = &between.operations["LOOKUP"];
+        assert_eq!((lookups.count, lookups.failed, lookups.timed), (50, 0, 3));
+        assert_eq!(lookups.buckets, [(2048, 2), (4096, 1)]);
+        assert_eq!(between.engine, [("writes".to_owned(), 2)].into());
+        assert_eq!(now.since(&now).operations, BTreeMap::new());
+        // Another daemon counts anew, and may have done so for longer.
+        assert_eq!(before.since(&now), before);
+        let next = stats(57.0, requests(3, &[(1024, 3)]), 1);
+        assert_eq!(next.since(&before), next);
+    }
+
+    #[test]
+    fn quantiles_are_read_from_buckets() {
+        let some = requests(170, &[(1024, 5), (2048, 4), (1 << 20, 1)]);
+        assert_eq!(some.quantile_micros(0.5), Some(1.024));
+        assert_eq!(some.quantile_micros(0.51), Some(2.048));
+        assert_eq!(some.quantile_micros(0.99), Some(1048.576));
+        assert_eq!(some.mean_micros(), Some(1.0));
+        assert_eq!(Requests::default().quantile_micros(0.5), None);
+        assert_eq!(Requests::default().mean_micros(), None);
+    }
+
+    #[test]
+    fn prometheus_reads_it() {
+        let text = stats(10.0, requests(100, &[(1024, 3), (2048, 2)]), 7).to_prometheus();
+        for line in [
+            "# TYPE varve_requests_total counter",
+            "varve_requests_total{operation=\"lookup\"} 100",
+            "varve_requests_failed_total{operation=\"lookup\"} 1",
+            "# TYPE varve_request_seconds histogram",
+            "varve_request_seconds_bucket{operation=\"lookup\",le=\"0.000001024\"} 3",
+            "varve_request_seconds_bucket{operation=\"lookup\",le=\"0.000002048\"} 5",
+            "varve_request_seconds_bucket{operation=\"lookup\",le=\"+Inf\"} 5",
+            "varve_request_seconds_sum{operation=\"lookup\"} 0.000005",
+            "varve_request_seconds_count{operation=\"lookup\"} 5",
+            "varve_engine_writes_total 7",
+            "# TYPE varve_engine_memory_bytes gauge",
+            "varve_engine_memory_bytes 10",
+        ] {
+            assert!(text.lines().any(|said| said == line), "{line}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a store or a mount says of itself.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use serde::Serialize;
+use serde_json::Value;
+use varve::store::{self, Holder};
+use varve::{Error, Result};
+use varve_fs::Superblock;
+use varve_fs::superblock::engine_dir;
+use varve_fuse::MountPoint;
+use varve_types::limits::XATTR_VALUE_BYTES_MAX;
+
+use crate::holder::{self, seen_mount};
+use crate::mount_source::store_and_view;
+use crate::mount_table::find_mount;
+use crate::target::{Meant, meant};
+
+/// The extended attribute of a mount's root that gives the daemon's own status.
+const STATUS_XATTR: &str = "user.varve.status";
+
+/// Beside it, what the daemon and the kernel have agreed on.
+const SESSION_XATTR: &str = "user.varve.session";
+
+/// The status of a store.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// The store.
+    #[serde(with = "varve_engine::paths")]
+    pub store: PathBuf,
+    /// What was fixed when it was formatted; shown without its secret.
+    #[serde(serialize_with = "without_secret")]
+    pub superblock: Superblock,
+    /// Who has it open.
+    pub holder: Option<Holder>,
+    /// Where it is mounted, as far as this process can see.
+    #[serde(with = "varve_engine::paths")]
+    pub mount_point: Option<PathBuf>,
+    /// Whether that mount is read-only.
+    pub read_only: Option<bool>,
+    /// Bytes that the engine's files take.
+    pub engine_bytes: u64,
+    /// What its daemon and the kernel have agreed on: how requests travel.
+    pub session: Option<Value>,
+    /// What the daemon says: counters, sizes, cache hits.
+    pub daemon: Option<Value>,
+    /// Why it says nothing, although there is a mount.
+    pub daemon_error: Option<String>,
+}
+
+fn without_secret<S: serde::Serializer>(
+    superblock: &Superblock,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    superblock.public().serialize(serializer)
+}
+
+/// The status of a store, or of the store that is mounted at `path` or above it.
+pub fn status(path: &Path) -> Result<Status> {
+    match meant(path)? {
+        Meant::Store => of_store(path, None),
+        Meant::Mount(mount) => match store_and_view(&mount.source) {
+            (store, None) => of_store(&store, Some(&mount)),
+            (store, Some(_)) => of_store(&store, None),
+        },
+    }
+}
+
+fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
+    let superblock = holder::superblock(dir)?;
+    let holder = store::holder(dir)?;
+    let found = match (mount, &holder) {
+        (Some(mount), _) => Some(mount.clone()),
+        (None, Some(holder)) => its_mount(holder, dir)?,
+        (None, None) => None,
+    };
+    let answer = found.as_ref().map(|mount| ask_daemon(&mount.dir));
+    let session = found.as_ref().and_then(|mount| ask_session(&mount.dir).ok());
+    // Who asks about a mount wants its daemon's answer; a store can be told about without.
+    let (daemon, daemon_error) = match answer {
+        Some(Ok(answer)) => (Some(answer), None),
+        Some(Err(error)) if mount.is_some() => return Err(error),
+        Some(Err(error)) => (None, Some(error.message().to_owned())),
+        None => (None, None),
+    };
+    Ok(Status {
+        store: dir.to_path_buf(),
+        superblock,
+        holder,
+        mount_point: found.as_ref().map(|mount| mount.dir.clone()),
+        read_only: found.as_ref().map(|mount| mount.read_only),
+        engine_bytes: bytes_below(&engine_dir(dir)),
+        session,
+        daemon,
+        daemon_error,
+    })
+}
+
+/// The mount of `store` by its holder, unless another covers it.
+fn its_mount(holder: &Holder, store: &Path) -> Result<Option<MountPoint>> {
+    let seen = seen_mount(holder, store)
+        .map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))?;
+    let Some(seen) = seen else { return Ok(None) };
+    Ok(find_mount(&seen.dir)?.filter(|found| found.id == seen.id))
+}
+
+/// The daemon's own words, over the mount it serves.
+pub fn ask_daemon(mount_point: &Path) -> Result<Value> {
+    ask(mount_point, STATUS_XATTR)
+}
+
+/// What the daemon and the kernel have agreed on, over the mount.
+pub(crate) fn ask_session(mount_point: &Path) -> Result<Value> {
+    ask(mount_point, SESSION_XATTR)
+}
+
+pub(crate) fn ask(mount_point: &Path, attribute: &str) -> Result<Value> {
+    let mut buffer = vec![0_u8; XATTR_VALUE_BYTES_MAX];
+    let length = rustix::fs::getxattr(mount_point, attribute, &mut buffer[..])
+        .map_err(|error| no_answer(mount_point, error))?;
+    serde_json::from_slice(&buffer[..length])
+        .map_err(|error| Error::not_understood("the daemon's status", error))
+}
+
+/// Why the daemon of the mount on `dir` does not say what it is asked.
+fn no_answer(dir: &Path, error: Errno) -> Error {
+    let dir = dir.display();
+    match error {
+        Errno::TOOBIG | Errno::RANGE => {
+            Error::failed(format!("the mount on {dir} has more to tell than the kernel passes on"))
+                .hint(format!("`varve upgrade {dir}` if its daemon is of an earlier version"))
+        }
+        error => Error::failed(format!("the mount on {dir} does not answer: {error}"))
+            .hint(format!("if its daemon has died, `varve umount {dir}` and mount again")),
+    }
+}
+
+/// Bytes allocated to the files below `dir`; what vanishes meanwhile is not counted.
+pub fn bytes_below(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    let mut pending = vec![dir.to_path_buf()];
+    while let Some(dir) = pending.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(stat) if stat.is_dir() => pending.push(entry.path()),
+                Ok(stat) => bytes += stat.blocks() * 512,
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
+}
