@@ -4,9 +4,10 @@ use std::io;
 
 use varve_engine::StoreError;
 use varve_env::is_no_space;
-use varve_schema::{DecodeError, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{Blocked, FsError};
+
+pub(crate) use varve_namespace::unreadable;
 
 /// The cause behind a failed store call; its text, with file, offset and next step, is kept.
 pub(crate) fn store(error: StoreError) -> FsError {
@@ -63,15 +64,6 @@ pub(crate) fn lost_chunk(ino: InodeId, index: u64) -> FsError {
     FsError::Damaged(format!(
         "bytes of inode {ino} from offset {from} on are lost, as a repair of the store could not read them; write them anew \
          or remove the file (`varve fsck` names it)"
-    ))
-}
-
-/// A row that the store gave back whole but that makes no sense.
-pub(crate) fn row(keyspace: &str, key: RowKey, error: DecodeError) -> FsError {
-    FsError::Damaged(format!(
-        "row ({}, {:#x}) of key space {keyspace} cannot be read: {error}; run `varve fsck`",
-        key.prefix(),
-        key.suffix()
     ))
 }
 

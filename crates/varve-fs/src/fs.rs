@@ -15,6 +15,7 @@ use varve_engine::options::DbOptions;
 use varve_engine::paths::WritePaths;
 use varve_engine::{KeyspaceOptions, Reserve, Store, StoreError, StoreResult};
 use varve_env::{Env, FileLock, JoinHandle, OpenMode, ShadowEnv, is_no_space};
+use varve_namespace::Changes;
 use varve_schema::key::STORE_ID;
 use varve_schema::{
     Content, DATA, DICTIONARIES, DirInfo, FileKind, Inode, META, NameHasher, Times,
@@ -38,7 +39,7 @@ use crate::node::Handles;
 use crate::objects::Objects;
 use crate::options::{FormatOptions, MountOptions};
 use crate::reaper::Reaper;
-use crate::rows::Changes;
+use crate::rows::to_batch;
 use crate::spill::{LOOKUPS, Spill};
 use crate::superblock::{
     COPY_NAME, LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, kept_dir, lock_path,
@@ -258,7 +259,7 @@ fn write_root(
 ) -> StoreResult<()> {
     let keyspaces = Keyspaces::open(store, superblock.compression)?;
     let (uid, gid) = options.root_owner;
-    let mut changes = Changes::new(&keyspaces);
+    let mut changes = Changes::new();
     if let Some(id) = superblock.store_id() {
         changes.put_meta(STORE_ID, id.encode());
     }
@@ -277,7 +278,7 @@ fn write_root(
         home: None,
         content: Content::Directory(DirInfo::new(InodeId::ROOT, None)),
     });
-    store.write(changes.into_batch())
+    store.write(to_batch(changes, (keyspaces.meta, keyspaces.data)))
 }
 
 /// Takes the lock of the store in `dir`, or says who holds it.

@@ -6,13 +6,13 @@
 //! [`VarveFs::stage`] and a commit.
 
 use varve_env::Space;
+use varve_namespace::Changes;
 use varve_schema::{Inlined, Inode, Pending, Place, RowKey, UsageChange};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
 use crate::fs::VarveFs;
 use crate::locks::RowGuards;
-use crate::rows::Changes;
 
 /// How often a place may turn out to be old before the store is taken to be broken. Each time another
 /// operation must have moved the inode while we waited for a lock.
@@ -202,10 +202,10 @@ impl VarveFs {
         }
         let ino = held.inode.ino;
         self.locator.mark_orphan(ino, true)?;
-        let mut changes = self.changes();
+        let mut changes = Changes::new();
         changes.put_inode(&held.inode);
         changes.put_pending(ino, Pending::Orphan);
-        self.commit(&mut changes)?;
+        self.commit(changes)?;
         held.home = Home::Own;
         self.locator.moved(ino, Place::Own)
     }
@@ -244,9 +244,9 @@ impl VarveFs {
 
     /// Writes the held inode back.
     pub(crate) fn write_back(&self, held: &mut Held<'_>) -> FsResult<()> {
-        let mut changes = self.changes();
+        let mut changes = Changes::new();
         self.stage(&mut changes, held)?;
-        self.commit(&mut changes)
+        self.commit(changes)
     }
 
     /// The room of the storage below.

@@ -142,7 +142,7 @@ pub(crate) fn decode_mark(bytes: &Bytes) -> FsResult<u64> {
         .version()
         .and_then(|()| reader.varint())
         .and_then(|mark| reader.end().map(|()| mark))
-        .map_err(|error| error::row(varve_schema::META, ID_MARK, error))
+        .map_err(|error| error::unreadable(varve_schema::META, ID_MARK, error))
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 //! of a call:
 //!
 //! 1. `vfs` takes it and hands it to the module of its kind: `namespace` (names), `attrs`, `open`
-//!    (handles), `data` (bytes), `xattr` and `acl`. Copies that are made later are in `clones`.
-//! 2. That module finds the rows it needs: by (directory, hash of name), or by inode id through the
-//!    `locator`, and locks those it will change (`locks`).
-//! 3. It reads them (`rows`; of directories `dir_rows`), decides, and writes one batch. What is in memory (locator, open nodes)
-//!    follows before the locks are dropped.
+//!    (handles), `data` (bytes) and `xattr`. Copies that are made later are in `clones`.
+//! 2. Operations on names decide in [`varve_namespace`], under locks that [`locked`] takes for them. Other modules find the inode
+//!    they need by its id through the `locator`, and lock its row ([`held`]).
+//! 3. The decision becomes one batch (`rows`, `usage`). What is in memory (locator, open nodes) follows before the locks are
+//!    dropped.
 //!
 //! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its
 //! parent, the place of its name, its counts and what lies below it; an inode's link count is the number of its names;
@@ -17,7 +17,6 @@
 //!
 //! Source: TableFS, thesis sections 4.2.1 to 4.2.6.
 
-mod acl;
 mod attrs;
 mod clones;
 mod data;
@@ -37,6 +36,7 @@ mod id_hash;
 mod ids;
 mod kept;
 mod locator;
+mod locked;
 mod locks;
 mod lost;
 mod main_file;

@@ -9,16 +9,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use varve_env::{File, OpenMode};
-use varve_schema::{FileKind, Pending, Place, RowKey};
+use varve_namespace::attrs::{SET_GID, SET_UID};
+use varve_namespace::flags::check_opens;
+use varve_namespace::{Changes, Created, create_unnamed};
+use varve_schema::{FileKind, Place, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 
-use crate::attrs::{SET_GID, SET_UID};
 use crate::error;
-use crate::flags::{check_adds_name, check_opens};
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::namespace::NewInode;
 use crate::node::{OpenFile, OpenNode};
 
 impl VarveFs {
@@ -79,14 +79,14 @@ impl VarveFs {
             self.own_bytes(held)?;
         }
         if flags.truncate {
-            let mut changes = self.changes();
+            let mut changes = Changes::new();
             let now = self.now();
             self.resize(&mut changes, held, 0, now)?;
             if held.inode.content.is_object() {
-                changes.batch.depends_on_external();
+                changes.depends_on_external = true;
             }
             self.stage(&mut changes, held)?;
-            self.commit(&mut changes)?;
+            self.commit(changes)?;
         }
         if flags.write {
             self.begin(held, node);
@@ -281,16 +281,11 @@ impl VarveFs {
             return Err(FsError::NotPermitted);
         }
         // A commit takes all rows of a view under their locks.
-        let _guards = self.lock_rows(&[RowKey::inode(parent)])?;
-        let dir = self.dir_row(parent)?;
-        check_adds_name(&dir)?;
-        let mut changes = self.changes();
-        let new = NewInode::regular(perm);
-        let mut inode = self.new_inode(&mut changes, caller, &dir, new, self.now())?;
-        inode.nlink = 0;
-        changes.put_inode(&inode);
-        changes.put_pending(inode.ino, Pending::Orphan);
-        self.commit(&mut changes)?;
+        let keys = [RowKey::inode(parent)];
+        let (_locks, created) =
+            self.decide(&keys, |rows, now| create_unnamed(rows, caller, parent, perm, now))?;
+        let Created { inode, changes, .. } = created;
+        self.commit(changes)?;
         let node = self.locator.note_new_and_open(inode.ino, Place::Own);
         self.locator.mark_orphan(inode.ino, true)?;
         node.state().linkable = !flags.exclusive;

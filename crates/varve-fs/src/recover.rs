@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use varve_engine::{Direction, Store};
+use varve_namespace::Changes;
 use varve_schema::{EntrySuffix, META, Pending, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
@@ -31,7 +32,7 @@ pub(crate) fn pending_rows(
     for row in rows.take(max) {
         let (key, value) = row.map_err(error::store)?;
         let Some(key) = RowKey::from_bytes(&key) else { continue };
-        let kind = Pending::decode(&value).map_err(|error| error::row(META, key, error))?;
+        let kind = Pending::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
         found.push((InodeId::new(key.suffix()), kind));
         rest = key.suffix().checked_add(1).map(InodeId::new);
     }
@@ -147,10 +148,10 @@ impl VarveFs {
     }
 
     fn end_pending(&self, ino: InodeId) -> FsResult<()> {
-        let mut changes = self.changes();
-        changes.batch.reclaims_space();
+        let mut changes = Changes::new();
+        changes.reclaims_space = true;
         changes.delete_pending(ino);
-        self.commit(&mut changes)
+        self.commit(changes)
     }
 
     fn drop_begun_object(&self, ino: InodeId) -> FsResult<()> {

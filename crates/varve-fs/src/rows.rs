@@ -3,68 +3,37 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 use varve_engine::{Batch, Direction, KeyRange, Store};
+use varve_namespace::{Changes, Rows, Space, Write};
 use varve_schema::{
-    Body, CHUNK_BYTES, Content, DATA, EntryRow, EntrySuffix, Inlined, Inode, META, ParentPointer,
-    ParentRow, Pending, RowKey, UsageChange, XattrRow, decode_inode_row, encode_inode_row,
-    is_lost_chunk, lost_chunk,
+    Body, Content, DATA, EntryRow, Inlined, Inode, META, NameHasher, ParentPointer, ParentRow,
+    Pending, RowKey, XattrRow, decode_inode_row, is_lost_chunk, lost_chunk,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
-use crate::fs::{Keyspaces, VarveFs};
-use crate::locks::RowGuards;
+use crate::fs::VarveFs;
 
-/// Directories above one another before they are taken for a loop.
-pub(crate) const DEPTH_MAX: usize = 1 << 20;
-
-/// The writes of one operation. Inodes of directories are kept apart until the commit, which adds to them what
-/// the operation charges ([`crate::usage`]).
-pub(crate) struct Changes {
-    pub(crate) batch: Batch,
-    /// Directories to write, each once.
-    pub(crate) dirs: SmallVec<[Inode; 2]>,
-    /// Changes of what lies directly in directories, each directory once.
-    pub(crate) charges: SmallVec<[(InodeId, UsageChange); 2]>,
-    /// What moves with directories between domains besides what is charged for them: what has not been told.
-    pub(crate) brought: SmallVec<[(InodeId, UsageChange); 2]>,
-    /// Directories that have nothing more to tell: removed, or they have told it.
-    pub(crate) told: SmallVec<[InodeId; 1]>,
-    /// How the charges meet limits.
-    pub(crate) standing: Standing,
-    /// Those of the directories whose change commutes with such of others ([`crate::views`]).
-    pub(crate) counted: SmallVec<[InodeId; 2]>,
-    /// Rows only say what has become of objects, which serializable transactions do not rely on while they are written to.
-    pub(crate) settles: bool,
-    /// Sources of loans that are returned: whether they are still needed is asked after the commit.
-    returned: SmallVec<[InodeId; 1]>,
-    meta: KeyspaceId,
-    data: KeyspaceId,
-}
-
-/// How the charges of an operation meet limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// Refused beyond a limit.
-    Asked,
-    /// They have happened and are only noted now.
-    Happened,
-    /// They only move from a directory's account to its parent's, and are counted already.
-    Told,
-}
-
-/// Whether two states of a directory differ at most by what it counts and by times: such changes commute.
-pub(crate) fn differ_by_counts(one: &Inode, other: &Inode) -> bool {
-    let rest = |inode: &Inode| match &inode.content {
-        Content::Directory(info) => {
-            let Inode { perm, uid, gid, has_xattrs, flags, .. } = *inode;
-            Some((perm, uid, gid, has_xattrs, flags, info.parent, info.suffix))
+/// The batch that writes `changes` to the key spaces `meta` and `data`.
+pub(crate) fn to_batch(mut changes: Changes, (meta, data): (KeyspaceId, KeyspaceId)) -> Batch {
+    changes.put_dirs();
+    let mut batch = Batch::new();
+    for Write { space, key, value, commutes } in changes.writes {
+        let (key, space) = (key.to_bytes(), if space == Space::Meta { meta } else { data });
+        match value {
+            Some(value) if commutes => batch.put_commuting(space, key, value),
+            Some(value) => batch.put(space, key, value),
+            None => batch.delete(space, key),
         }
-        _ => None,
-    };
-    rest(one).is_some_and(|one| Some(one) == rest(other))
+    }
+    if changes.reclaims_space {
+        batch.reclaims_space();
+    }
+    if changes.depends_on_external {
+        batch.depends_on_external();
+    }
+    batch
 }
 
 /// The rows from `key` on with the same prefix.
@@ -82,7 +51,7 @@ pub(crate) fn read_inode_row(
     let key = RowKey::inode(ino);
     match store.get(meta, &key.to_bytes()).map_err(error::store)? {
         Some(bytes) => {
-            decode_inode_row(&bytes).map(Some).map_err(|error| error::row(META, key, error))
+            decode_inode_row(&bytes).map(Some).map_err(|error| error::unreadable(META, key, error))
         }
         None => Ok(None),
     }
@@ -95,7 +64,9 @@ pub(crate) fn read_entry_row(
     key: RowKey,
 ) -> FsResult<EntryRow> {
     match store.get(meta, &key.to_bytes()).map_err(error::store)? {
-        Some(bytes) => EntryRow::decode(&bytes).map_err(|error| error::row(META, key, error)),
+        Some(bytes) => {
+            EntryRow::decode(&bytes).map_err(|error| error::unreadable(META, key, error))
+        }
         None => Ok(EntryRow::default()),
     }
 }
@@ -111,7 +82,7 @@ pub(crate) fn for_each_xattr_row(
     for row in store.scan(data, range, Direction::Forward).map_err(error::store)? {
         let (key, value) = row.map_err(error::store)?;
         let Some(key) = RowKey::from_bytes(&key) else { continue };
-        let row = XattrRow::decode(&value).map_err(|error| error::row(DATA, key, error))?;
+        let row = XattrRow::decode(&value).map_err(|error| error::unreadable(DATA, key, error))?;
         if !visit(key, row) {
             break;
         }
@@ -128,7 +99,7 @@ pub(crate) fn read_pending_row(
     let key = RowKey::pending(ino);
     let row = store.get(meta, &key.to_bytes()).map_err(error::store)?;
     let pending = row.as_ref().map(Pending::decode).transpose();
-    pending.map_err(|error| error::row(META, key, error))
+    pending.map_err(|error| error::unreadable(META, key, error))
 }
 
 /// Calls `each` with where the inode `ino`, which has a row of its own, has its names, until it says false.
@@ -142,7 +113,7 @@ pub(crate) fn for_each_pointer(
     for row in store.scan(meta, range, Direction::Forward).map_err(error::store)? {
         let (key, value) = row.map_err(error::store)?;
         let Some(key) = RowKey::from_bytes(&key) else { continue };
-        let row = ParentRow::decode(&value).map_err(|error| error::row(META, key, error))?;
+        let row = ParentRow::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
         for pointer in row.pointers {
             if !each(pointer)? {
                 return Ok(());
@@ -185,15 +156,6 @@ impl VarveFs {
         read_entry_row(self.store.as_ref(), self.meta, key)
     }
 
-    /// The names in the row `key`, whose lock is among `guards`; nothing was written to it under them yet.
-    pub(crate) fn locked_entry_row(
-        &self,
-        guards: &RowGuards<'_>,
-        key: RowKey,
-    ) -> FsResult<EntryRow> {
-        if guards.know_absent(key) { Ok(EntryRow::default()) } else { self.entry_row(key) }
-    }
-
     /// The row `key` of names, as it is stored.
     pub(crate) fn stored_entry_row(&self, key: RowKey) -> FsResult<Option<Bytes>> {
         self.store.get(self.meta, &key.to_bytes()).map_err(error::store)
@@ -212,7 +174,8 @@ impl VarveFs {
         ino: InodeId,
     ) -> FsResult<Option<(Inode, Inlined)>> {
         let Some(row) = self.stored_entry_row(key)? else { return Ok(None) };
-        let found = Inlined::find(row, slot).map_err(|error| error::row(META, key, error))?;
+        let found =
+            Inlined::find(row, slot).map_err(|error| error::unreadable(META, key, error))?;
         Ok(found.filter(|(inode, _)| inode.ino == ino))
     }
 
@@ -254,180 +217,86 @@ impl VarveFs {
         Ok(row.or_else(|| self.lost.hides(&key).then(lost_chunk)))
     }
 
-    /// No changes yet.
-    pub(crate) fn changes(&self) -> Changes {
-        Changes::in_keyspaces(self.meta, self.data)
-    }
-
     /// Writes all of `changes`, which are done then, or nothing. REQUIRES: the locks of the rows in it, and of the
     /// inode rows of the directories charged.
-    pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
-        let returned = std::mem::take(&mut changes.returned);
+    pub(crate) fn commit(&self, mut changes: Changes) -> FsResult<()> {
+        let released = std::mem::take(&mut changes.released_sources);
         self.accounts.commit(changes)?;
         // No sooner: who is told looks for loans at once, and would still find this one.
         if let Some(sources) = &self.sources {
-            returned.into_iter().for_each(|source| sources.note_returned(source));
+            released.into_iter().for_each(|source| sources.note_returned(source));
         }
         Ok(())
     }
 }
 
-impl Changes {
-    /// No changes yet, for a store whose file system is not open.
-    pub(crate) fn new(keyspaces: &Keyspaces) -> Changes {
-        Changes::in_keyspaces(keyspaces.meta, keyspaces.data)
+impl Rows for VarveFs {
+    type Error = FsError;
+
+    fn hasher(&self) -> &NameHasher {
+        &self.hasher
     }
 
-    /// No changes yet.
-    pub(crate) fn in_keyspaces(meta: KeyspaceId, data: KeyspaceId) -> Changes {
-        Changes {
-            batch: Batch::new(),
-            dirs: SmallVec::new(),
-            charges: SmallVec::new(),
-            brought: SmallVec::new(),
-            told: SmallVec::new(),
-            standing: Standing::Asked,
-            counted: SmallVec::new(),
-            settles: false,
-            returned: SmallVec::new(),
-            meta,
-            data,
+    fn obeys_lists(&self) -> bool {
+        self.options.acl
+    }
+
+    fn peek_inode(&self, ino: InodeId) -> FsResult<Option<Inode>> {
+        self.inode_row(ino)
+    }
+
+    fn xattr_row(&self, key: RowKey) -> FsResult<XattrRow> {
+        match self.store.get(self.data, &key.to_bytes()).map_err(error::store)? {
+            Some(bytes) => {
+                XattrRow::decode(&bytes).map_err(|error| error::unreadable(DATA, key, error))
+            }
+            None => Ok(XattrRow::default()),
         }
     }
 
-    /// Adds to what lies directly in `dir`.
-    pub(crate) fn charge(&mut self, dir: InodeId, change: UsageChange) {
-        match self.charges.iter_mut().find(|(charged, _)| *charged == dir) {
-            Some((_, sum)) => *sum = sum.plus(change),
-            None => self.charges.push((dir, change)),
-        }
+    fn xattr_rows(
+        &self,
+        ino: InodeId,
+        visit: &mut dyn FnMut(RowKey, XattrRow) -> bool,
+    ) -> FsResult<()> {
+        for_each_xattr_row(self.store.as_ref(), self.data, ino, visit)
     }
 
-    /// Moves `change` from one directory to another.
-    pub(crate) fn move_charge(&mut self, from: InodeId, to: InodeId, change: UsageChange) {
-        if from != to {
-            self.charge(from, change.negated());
-            self.charge(to, change);
-        }
-    }
-
-    /// Notes that `change` moves along from one directory to another, besides what is charged.
-    pub(crate) fn bring(&mut self, from: InodeId, to: InodeId, change: UsageChange) {
-        self.brought.push((from, change.negated()));
-        self.brought.push((to, change));
-    }
-
-    /// The batch of all writes.
-    pub(crate) fn into_batch(mut self) -> Batch {
-        self.put_dirs();
-        self.batch
-    }
-
-    /// Adds the directories' rows to the batch.
-    pub(crate) fn put_dirs(&mut self) {
-        for dir in &self.dirs {
-            let (key, row) = (RowKey::inode(dir.ino).to_bytes(), encode_inode_row(dir));
-            match self.counted.contains(&dir.ino) {
-                true => self.batch.put_commuting(self.meta, key, row),
-                false => self.batch.put(self.meta, key, row),
+    fn xattr_keys(&self, ino: InodeId, visit: &mut dyn FnMut(RowKey) -> bool) -> FsResult<()> {
+        let range = rows_from(RowKey::xattr(ino, 0));
+        for key in self.store.keys(self.data, range).map_err(error::store)? {
+            let key = RowKey::from_bytes(&key.map_err(error::store)?);
+            if !key.is_none_or(&mut *visit) {
+                break;
             }
         }
+        Ok(())
     }
 
-    /// Writes the names of a row; without names, removes it.
-    pub(crate) fn put_entry_row(&mut self, key: RowKey, row: &EntryRow) {
-        if row.is_empty() {
-            self.batch.delete(self.meta, key.to_bytes());
-        } else {
-            self.put_row(key, row.encode().into());
-        }
-    }
-
-    /// Writes a row of names or of an inode.
-    pub(crate) fn put_row(&mut self, key: RowKey, row: Bytes) {
-        match self.settles {
-            true => self.batch.put_commuting(self.meta, key.to_bytes(), row),
-            false => self.batch.put(self.meta, key.to_bytes(), row),
-        }
-    }
-
-    /// Writes an inode's own row.
-    pub(crate) fn put_inode(&mut self, inode: &Inode) {
-        match inode.content {
-            Content::Directory(_) => self.put_dir(inode.clone()),
-            _ => self.put_row(RowKey::inode(inode.ino), encode_inode_row(inode).into()),
-        }
-    }
-
-    /// Writes a directory's row.
-    pub(crate) fn put_dir(&mut self, dir: Inode) {
-        match self.dirs.iter_mut().find(|known| known.ino == dir.ino) {
-            Some(known) => *known = dir,
-            None => self.dirs.push(dir),
-        }
-    }
-
-    /// Removes an inode's own row.
-    pub(crate) fn delete_inode(&mut self, ino: InodeId) {
-        self.batch.delete(self.meta, RowKey::inode(ino).to_bytes());
-    }
-
-    /// Notes pending work on an inode.
-    pub(crate) fn put_pending(&mut self, ino: InodeId, pending: Pending) {
-        self.put_meta(RowKey::pending(ino), pending.encode());
-    }
-
-    /// Notes whether the object of `inode`, which has a name and lies in the entry row `entry` or in a row of
-    /// its own, knows better than its row how large it is.
-    pub(crate) fn put_dirty(&mut self, inode: &Inode, entry: Option<RowKey>) {
-        match inode.content {
-            Content::Object { dirty: true, .. } => {
-                let entry = entry.and_then(|key| {
-                    Some((InodeId::new(key.prefix()), EntrySuffix::new(key.suffix())?))
-                });
-                self.put_pending(inode.ino, Pending::ObjectDirty { entry });
+    fn parent_row(&self, key: RowKey) -> FsResult<ParentRow> {
+        match self.store.get(self.meta, &key.to_bytes()).map_err(error::store)? {
+            Some(value) => {
+                ParentRow::decode(&value).map_err(|error| error::unreadable(META, key, error))
             }
-            _ => self.delete_pending(inode.ino),
+            None => Ok(ParentRow::default()),
         }
     }
 
-    /// Notes that nothing is pending on an inode.
-    pub(crate) fn delete_pending(&mut self, ino: InodeId) {
-        self.delete_meta(RowKey::pending(ino));
-    }
-
-    /// Notes that `inode` borrows nothing any more, if it did.
-    pub(crate) fn return_loan(&mut self, inode: &Inode) {
-        if let Content::Borrowed(borrowed) = inode.content {
-            self.delete_meta(RowKey::loan(borrowed.source, inode.ino));
-            self.returned.push(borrowed.source);
+    fn parent_rows(
+        &self,
+        key: RowKey,
+        visit: &mut dyn FnMut(RowKey, ParentRow) -> bool,
+    ) -> FsResult<()> {
+        let rows = self.store.scan(self.meta, rows_from(key), Direction::Forward);
+        for row in rows.map_err(error::store)? {
+            let (key, value) = row.map_err(error::store)?;
+            let Some(key) = RowKey::from_bytes(&key) else { continue };
+            let row =
+                ParentRow::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
+            if !visit(key, row) {
+                break;
+            }
         }
-    }
-
-    /// Writes a row of the key space `meta`.
-    pub(crate) fn put_meta(&mut self, key: RowKey, value: impl Into<Bytes>) {
-        self.batch.put(self.meta, key.to_bytes(), value);
-    }
-
-    /// Removes a row of the key space `meta`.
-    pub(crate) fn delete_meta(&mut self, key: RowKey) {
-        self.batch.delete(self.meta, key.to_bytes());
-    }
-
-    /// Writes a row of the key space `data`.
-    pub(crate) fn put_data(&mut self, key: RowKey, value: impl Into<Bytes>) {
-        self.batch.put(self.data, key.to_bytes(), value);
-    }
-
-    /// Removes a row of the key space `data`.
-    pub(crate) fn delete_data(&mut self, key: RowKey) {
-        self.batch.delete(self.data, key.to_bytes());
-    }
-
-    /// Removes the chunks of a file of `size` bytes from chunk `first` on.
-    pub(crate) fn delete_chunks(&mut self, ino: InodeId, first: u64, size: u64) {
-        for index in first..size.div_ceil(CHUNK_BYTES as u64) {
-            self.delete_data(RowKey::chunk(ino, index));
-        }
+        Ok(())
     }
 }

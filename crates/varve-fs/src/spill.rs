@@ -169,7 +169,7 @@ impl Spill {
             return Ok(None);
         }
         let row = LookupsRow::decode(&bytes)
-            .map_err(|error| error::row(LOOKUPS, RowKey::inode(ino), error))?;
+            .map_err(|error| error::unreadable(LOOKUPS, RowKey::inode(ino), error))?;
         let mut batch = Batch::new();
         batch.delete(self.lookups, key);
         batch.reclaims_space();

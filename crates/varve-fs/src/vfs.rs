@@ -6,6 +6,7 @@ use std::time::Duration;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use varve_namespace::{NameIn, NewInode, Remove};
 use varve_schema::{Content, FileKind};
 use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileFlags, FileName, InodeId};
@@ -18,7 +19,6 @@ use varve_vfs::{
 use crate::clones::Original;
 use crate::data::At;
 use crate::fs::VarveFs;
-use crate::namespace::{NewInode, Remove};
 
 /// Unit of the block counts of statfs, in bytes.
 const BLOCK_BYTES: u32 = 4096;
@@ -106,7 +106,8 @@ impl Vfs for VarveFs {
             }
         };
         self.enter();
-        self.make(caller, parent, name, NewInode { kind, perm: mode, rdev, content: Content::None })
+        let new = NewInode { kind, perm: mode, rdev, content: Content::None };
+        self.make(caller, parent, name, &new)
     }
 
     fn mkdir(
@@ -117,7 +118,7 @@ impl Vfs for VarveFs {
         perm: u32,
     ) -> FsResult<Entry> {
         self.enter();
-        self.make(caller, parent, name, NewInode::directory(perm))
+        self.make(caller, parent, name, &NewInode::directory(perm))
     }
 
     fn symlink(
@@ -138,7 +139,7 @@ impl Vfs for VarveFs {
             caller,
             parent,
             name,
-            NewInode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, content },
+            &NewInode { kind: FileKind::Symlink, perm: 0o777, rdev: 0, content },
         )
     }
 
@@ -166,7 +167,9 @@ impl Vfs for VarveFs {
         mode: RenameMode,
     ) -> FsResult<()> {
         self.enter();
-        let renamed = self.do_rename(parent, name, new_parent, new_name, mode);
+        let from = NameIn { dir: parent, name };
+        let to = NameIn { dir: new_parent, name: new_name };
+        let renamed = self.do_rename(from, to, mode);
         self.moving(new_parent, new_name, self.moving(parent, name, renamed))
     }
 

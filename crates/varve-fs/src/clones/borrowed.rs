@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use varve_env::File;
+use varve_namespace::Changes;
 use varve_schema::{Borrowed, CHUNK_BYTES, Content, Inode, Loan, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, SeekFrom};
@@ -81,17 +82,17 @@ impl VarveFs {
             return self.migrate(held);
         }
         let from = self.sources()?.open(borrowed.source)?;
-        let mut changes = self.changes();
+        let mut changes = Changes::new();
         let ino = held.inode.ino;
         for index in 0..held.inode.size.div_ceil(CHUNK_BYTES as u64) {
             if let Some(chunk) = from.chunk_row(borrowed.ino, index)? {
                 changes.put_data(RowKey::chunk(ino, index), chunk);
             }
         }
-        changes.return_loan(&held.inode);
+        changes.release_source(&held.inode);
         held.inode.content = Content::Chunks;
         self.stage(&mut changes, held)?;
-        self.commit(&mut changes)
+        self.commit(changes)
     }
 
     /// Lets the file `to`, if it is empty, borrow the `size` bytes that the large file `from` borrows, all of them. False if
@@ -112,10 +113,10 @@ impl VarveFs {
         held.inode.content = lent.content;
         held.inode.size = size;
         changed(&mut held.inode, self.now());
-        let mut changes = self.changes();
+        let mut changes = Changes::new();
         changes.put_meta(RowKey::loan(borrowed.source, to), Loan::File.encode());
         self.stage(&mut changes, &mut held)?;
-        match self.commit(&mut changes) {
+        match self.commit(changes) {
             // A part may fit.
             Err(FsError::QuotaExceeded) => Ok(false),
             committed => committed.map(|()| true),

@@ -27,15 +27,15 @@ mod unfold;
 use std::collections::BTreeSet;
 
 use varve_engine::Direction;
+use varve_namespace::directory::{adjust_dir, dangling, row_full};
+use varve_namespace::flags::check_adds_name;
 use varve_schema::key::MetaRow;
 use varve_schema::{Body, Content, FileKind, Folded, Inode, Loan, META, RowKey, UsageChange};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, FsResult};
 
 use crate::error;
-use crate::flags::check_adds_name;
 use crate::fs::VarveFs;
-use crate::namespace::{adjust_dir, dangling, row_full};
 use crate::rows::rows_from;
 use crate::views::HIDDEN_NAME;
 use names::Copying;
@@ -149,7 +149,7 @@ impl VarveFs {
         changes.put_inode(&into);
         changes.charge(parent, counts);
         changes.put_entry_row(key, &row);
-        self.commit(&mut changes)?;
+        self.commit(changes)?;
         Ok(ino)
     }
 
@@ -263,7 +263,7 @@ impl VarveFs {
             let (key, value) = loan.map_err(error::store)?;
             let Some(key) = RowKey::from_bytes(&key) else { continue };
             let MetaRow::Loan(_, ino) = key.meta_kind() else { continue };
-            let loan = Loan::decode(&value).map_err(|error| error::row(META, key, error))?;
+            let loan = Loan::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
             if let Loan::Directory(_) = loan {
                 return Ok(Some(ino));
             }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 use varve_engine::Direction;
+use varve_namespace::{Changes, Parents};
 use varve_schema::{
     Body, Borrowed, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Folded, Home, Inode, Loan,
     META, RowKey, Times, Twin, UsageChange, encode_inode_row,
@@ -22,8 +23,7 @@ use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{Changes, for_each_pointer, rows_from};
-use crate::usage::Parents;
+use crate::rows::{for_each_pointer, rows_from};
 
 /// Names that are being copied by one batch.
 pub(super) struct Copying<'a> {
@@ -46,7 +46,7 @@ struct Linked<'a> {
     inode: Inode,
     /// Names that are still in folded directories.
     left: u64,
-    parents: Parents<'a>,
+    parents: Parents<'a, VarveFs>,
 }
 
 impl<'a> Copying<'a> {
@@ -56,7 +56,7 @@ impl<'a> Copying<'a> {
         source: InodeId,
         folded: Folded,
     ) -> Copying<'a> {
-        let (changes, linked) = (fs.changes(), BTreeMap::new());
+        let (changes, linked) = (Changes::new(), BTreeMap::new());
         Copying { fs, from, source, folded, changes, bytes: 0, all_known: false, linked }
     }
 
@@ -220,7 +220,8 @@ impl<'a> Copying<'a> {
     fn twin(&self, old: InodeId) -> FsResult<Option<Twin>> {
         let key = RowKey::twin(self.folded.clone, old);
         let value = self.fs.store.get(self.fs.meta, &key.to_bytes()).map_err(error::store)?;
-        let decode = |value| Twin::decode(&value).map_err(|error| error::row(META, key, error));
+        let decode =
+            |value| Twin::decode(&value).map_err(|error| error::unreadable(META, key, error));
         value.map(decode).transpose()
     }
 
@@ -245,7 +246,7 @@ impl<'a> Copying<'a> {
             None => match self.twin(old)? {
                 Some(twin) => {
                     let inode = self.fs.inode_row(twin.ino)?.ok_or_else(|| gone(twin.ino))?;
-                    Linked { inode, left: twin.left, parents: self.fs.parents(twin.ino) }
+                    Linked { inode, left: twin.left, parents: Parents::new(self.fs, twin.ino) }
                 }
                 None => {
                     let Some(left) = self.names_within(&then)? else { return Ok(None) };
@@ -255,7 +256,7 @@ impl<'a> Copying<'a> {
                     };
                     let mut inode = self.file(&then, ino)?;
                     inode.nlink = u32::try_from(left).unwrap_or(u32::MAX);
-                    Linked { inode, left, parents: self.fs.parents(ino) }
+                    Linked { inode, left, parents: Parents::new(self.fs, ino) }
                 }
             },
         };

@@ -19,6 +19,8 @@ use std::ops::Bound;
 
 use smallvec::SmallVec;
 use varve_engine::{Direction, KeyRange};
+use varve_namespace::Standing;
+use varve_namespace::directory::dir_info_mut;
 use varve_schema::{Body, EntryRow, EntrySuffix, FileKind, Inode, Loan, META, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -27,8 +29,6 @@ use super::names::Copying;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locks::RowGuards;
-use crate::namespace::dir_info_mut;
-use crate::rows::Standing;
 
 /// Rows of names that one batch copies at most.
 const BATCH_ROWS: usize = 1024;
@@ -140,7 +140,8 @@ impl VarveFs {
     pub(crate) fn loan(&self, source: InodeId, ino: InodeId) -> FsResult<Option<Loan>> {
         let key = RowKey::loan(source, ino);
         let value = self.store.get(self.meta, &key.to_bytes()).map_err(error::store)?;
-        let decode = |value| Loan::decode(&value).map_err(|error| error::row(META, key, error));
+        let decode =
+            |value| Loan::decode(&value).map_err(|error| error::unreadable(META, key, error));
         value.map(decode).transpose()
     }
 
@@ -197,7 +198,7 @@ impl VarveFs {
             changes.put_meta(RowKey::loan(source, dir), Loan::Directory(folded).encode());
         }
         changes.put_inode(&row);
-        self.commit(&mut changes)?;
+        self.commit(changes)?;
         Ok(if done { Step::Done } else { Step::More })
     }
 
@@ -239,7 +240,7 @@ impl VarveFs {
             };
             let key = RowKey::from_bytes(&key)?;
             let suffix = EntrySuffix::new(key.suffix())?;
-            let row = EntryRow::decode(&value).map_err(|error| error::row(META, key, error));
+            let row = EntryRow::decode(&value).map_err(|error| error::unreadable(META, key, error));
             Some(row.map(|row| (suffix, row)))
         }))
     }

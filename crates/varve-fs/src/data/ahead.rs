@@ -147,7 +147,7 @@ impl VarveFs {
                     small += 1;
                 }
             })
-            .map_err(|error| error::row(META, key, error));
+            .map_err(|error| error::unreadable(META, key, error));
             visited.is_ok()
         };
         self.store.each_row(self.meta, range, &mut visit).map_err(error::store)?;

@@ -2,11 +2,12 @@
 //! any case; sizes, holes and zeros are as asked.
 
 use varve_env::Allocate;
+use varve_namespace::Changes;
+use varve_namespace::flags::check_allocates;
 use varve_types::InodeId;
 use varve_vfs::{AllocateMode, FsError, FsResult, Handle};
 
 use super::{changed, end_of};
-use crate::flags::check_allocates;
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::node::OpenFile;
@@ -62,7 +63,7 @@ impl VarveFs {
             }
             return allocate();
         }
-        let mut changes = self.changes();
+        let mut changes = Changes::new();
         let zeroes = matches!(
             mode,
             AllocateMode::PunchHole | AllocateMode::ZeroRange | AllocateMode::ZeroKeepSize
@@ -75,7 +76,7 @@ impl VarveFs {
         }
         changed(&mut held.inode, self.now());
         self.stage(&mut changes, &mut held)?;
-        self.commit(&mut changes)
+        self.commit(changes)
     }
 
     /// How far room may be reserved in a large file. What is reserved beyond its end counts nowhere, and stays: where limits hold,

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_env::{File, FileStat, OpenMode, is_no_space};
+use varve_namespace::{Changes, Standing};
 use varve_schema::{Body, Content, EntrySuffix, Inode, Place, RowKey};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
@@ -28,7 +29,6 @@ use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::node::{OpenFile, OpenNode};
 use crate::objects::Stamp;
-use crate::rows::Standing;
 
 /// The most bytes given back by one read.
 const READ_BYTES_MAX: usize = 16 << 20;
@@ -248,11 +248,11 @@ impl VarveFs {
         if let Some(node) = self.locator.node(ino) {
             node.state().dirty_is_durable = false;
         }
-        let mut changes = self.changes();
+        let mut changes = Changes::new();
         // Takes no room worth counting, and cutting a large file begins with it.
-        changes.batch.reclaims_space();
+        changes.reclaims_space = true;
         self.stage(&mut changes, held)?;
-        self.commit(&mut changes)
+        self.commit(changes)
     }
 
     /// Makes it durable that a row is dirty, so that no power cut brings back the clean one before it, unless that is known
@@ -393,12 +393,12 @@ impl VarveFs {
 
     fn commit_clean(&self, held: &mut Held<'_>, object: Arc<dyn File>) -> FsResult<()> {
         self.make_clean(held, object)?;
-        let mut changes = self.changes();
+        let mut changes = Changes::new();
         changes.standing = Standing::Happened;
         changes.settles = true;
-        changes.batch.depends_on_external();
+        changes.depends_on_external = true;
         self.stage(&mut changes, held)?;
-        self.commit(&mut changes)?;
+        self.commit(changes)?;
         self.objects.stamps.forget(held.inode.ino);
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! pending row of the dirty object.
 
 use varve_env::File;
-use varve_schema::{Content, Inode, UsageChange};
+use varve_schema::{Content, Inode};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Handle, Position, SetIdTaken, Written};
 
@@ -14,7 +14,6 @@ use super::{At, end_of};
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::node::OpenFile;
-use crate::rows::Changes;
 
 impl VarveFs {
     /// [`VarveFs::do_write`], and where limits leave room for a part of `data` only, that part.
@@ -153,22 +152,6 @@ impl VarveFs {
         }
         held.inode.size = size;
         self.write_back(held)
-    }
-
-    /// Charges `dir`, where `inode` begins to count, with what a dirty object has beyond its row: that may have grown where
-    /// no limits hold, or where it counted nowhere.
-    pub(crate) fn charge_growth(
-        &self,
-        changes: &mut Changes,
-        inode: &mut Inode,
-        dir: InodeId,
-    ) -> FsResult<()> {
-        if inode.content.is_dirty() {
-            let len = self.object_stat(inode.ino)?.len;
-            changes.charge(dir, UsageChange::size(inode.size, len));
-            inode.size = len;
-        }
-        Ok(())
     }
 
     /// Changes the size that counts for a dirty object; says whether that is another than before.

@@ -12,31 +12,31 @@
 //!
 //! Source: TableFS 4.2.1 (files larger than T are stored apart).
 
+use varve_namespace::Changes;
 use varve_schema::{CHUNK_BYTES, Content, Inode, Pending};
 use varve_vfs::FsResult;
 
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::rows::Changes;
 
 impl VarveFs {
     /// Moves the held file into an object. Commits; afterwards the held inode says `Object`.
     pub(crate) fn migrate(&self, held: &mut Held<'_>) -> FsResult<()> {
         let ino = held.inode.ino;
-        let mut first = self.changes();
+        let mut first = Changes::new();
         let orphan = held.inode.nlink == 0;
         let making = if orphan { Pending::OrphanObjectMaking } else { Pending::ObjectMaking };
         first.put_pending(ino, making);
-        self.commit(&mut first)?;
+        self.commit(first)?;
         let before = held.inode.clone();
         let moved = self.move_to_object(held);
         if moved.is_err() {
             held.inode = before;
             let removed = self.objects.remove_begun(ino).and_then(|()| {
-                let mut undo = self.changes();
-                undo.batch.reclaims_space();
+                let mut undo = Changes::new();
+                undo.reclaims_space = true;
                 made(&mut undo, &held.inode);
-                self.commit(&mut undo)
+                self.commit(undo)
             });
             if let Err(error) = removed {
                 log::warn!("an object that was begun stays until the next mount: {error}");
@@ -75,8 +75,8 @@ impl VarveFs {
             object.set_len(held.inode.size).map_err(fail)?;
         }
         self.stamp_object(ino, object.as_ref(), held.inode.times.mtime)?;
-        let mut second = self.changes();
-        second.return_loan(&held.inode);
+        let mut second = Changes::new();
+        second.release_source(&held.inode);
         if let Content::Chunks = held.inode.content {
             second.delete_chunks(ino, 0, held.inode.size);
         }
@@ -85,10 +85,10 @@ impl VarveFs {
         let blocks = if dirty { 0 } else { object.stat().map_err(fail)?.allocated.div_ceil(512) };
         held.inode.content = Content::Object { dirty, blocks };
         made(&mut second, &held.inode);
-        second.batch.depends_on_external();
+        second.depends_on_external = true;
         self.objects.claim(ino, object.clone());
         self.stage(&mut second, held)?;
-        self.commit(&mut second)?;
+        self.commit(second)?;
         if let Some(node) = node {
             self.objects.descriptors().keep(&node, &self.objects.wrap(ino, object));
             node.state().dirty_is_durable = dirty;

@@ -26,15 +26,16 @@ pub(crate) use unsettled::Unsettled;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use varve_namespace::attrs::{kill_set_id, set_id_to_lose};
+use varve_namespace::xattr::{drop_capability, has_capability};
+use varve_namespace::{Changes, Standing};
 use varve_schema::{Content, Inode};
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult, Handle, OpenFlags, SetIdTaken, Written};
 
-use crate::attrs::{kill_set_id, set_id_to_lose};
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::rows::{Changes, Standing};
 
 /// Where to write.
 #[derive(Clone, Copy, Debug)]
@@ -181,14 +182,14 @@ impl VarveFs {
             } else {
                 (offset, bytes) = (from, data.len());
                 let now = self.now();
-                let mut changes = self.changes();
+                let mut changes = Changes::new();
                 if kill {
-                    self.drop_capability(&mut changes, &mut held.inode)?;
+                    drop_capability(self, &mut changes, &mut held.inode)?;
                 }
                 self.write_small(&mut changes, &mut held.inode, from, data)?;
                 changed(&mut held.inode, now);
                 self.stage(&mut changes, &mut held)?;
-                self.commit(&mut changes)?;
+                self.commit(changes)?;
             }
         }
         if file.flags.sync {
@@ -212,7 +213,7 @@ impl VarveFs {
             return Ok(());
         }
         if size == 0 && matches!(held.inode.content, Content::Borrowed(_)) {
-            changes.return_loan(&held.inode);
+            changes.release_source(&held.inode);
             held.inode.content = Content::None;
         }
         self.own_bytes(held)?;
@@ -223,11 +224,11 @@ impl VarveFs {
             }
             self.resize_object(held, size, now)?;
             // It has happened, however little room or limits leave.
-            changes.batch.reclaims_space();
+            changes.reclaims_space = true;
             changes.standing = Standing::Happened;
         } else {
             if size == 0 || size < held.inode.size {
-                changes.batch.reclaims_space();
+                changes.reclaims_space = true;
             }
             self.resize_small(changes, &mut held.inode, size)?;
         }
@@ -239,7 +240,7 @@ impl VarveFs {
     /// there were.
     fn drop_set_id(&self, ino: InodeId) -> FsResult<SetIdTaken> {
         let loses = |inode: &Inode| match set_id_to_lose(inode) {
-            0 => self.has_capability(inode),
+            0 => has_capability(self, inode),
             _ => Ok(true),
         };
         let mut inode = self.read_inode(ino)?;
@@ -253,12 +254,12 @@ impl VarveFs {
         }
         let set_id = kill_set_id(&mut held.inode);
         held.inode.times.ctime = self.now();
-        let mut changes = self.changes();
-        self.drop_capability(&mut changes, &mut held.inode)?;
+        let mut changes = Changes::new();
+        drop_capability(self, &mut changes, &mut held.inode)?;
         // Takes no room worth counting, and what is written over needs none.
-        changes.batch.reclaims_space();
+        changes.reclaims_space = true;
         self.stage(&mut changes, &mut held)?;
-        self.commit(&mut changes)?;
+        self.commit(changes)?;
         Ok(set_id)
     }
 

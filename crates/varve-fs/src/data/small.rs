@@ -4,13 +4,13 @@
 //! a chunk row may be shorter than a chunk, and absent or missing bytes within the size are zeros.
 
 use bytes::Bytes;
+use varve_namespace::Changes;
 use varve_schema::{CHUNK_BYTES, Content, INLINE_BYTES_MAX, Inode, RowKey, is_lost_chunk};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::Changes;
 
 const CHUNK: u64 = CHUNK_BYTES as u64;
 
@@ -195,7 +195,7 @@ impl VarveFs {
                     }
                 }
                 if freed > written {
-                    changes.batch.reclaims_space();
+                    changes.reclaims_space = true;
                 }
             }
             _ => {}

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use varve_env::File;
+use varve_namespace::xattr::XattrBytes;
 use varve_schema::{
     Body, CHUNK_BYTES, Content, EntryRow, FileKind, Inode, Limits, ParentRow, RowKey, XattrRow,
     encode_inode_row,
@@ -23,7 +24,6 @@ use super::pairs::Pairs;
 use super::rows::Rows;
 use crate::error;
 use crate::fsck::volume::Volume;
-use crate::xattr::XattrBytes;
 
 /// The inode whose lines are being read.
 struct Current {
@@ -127,7 +127,7 @@ impl<'a> Load<'a> {
         let key = RowKey::xattr(InodeId::new(ino), self.volume.hasher.xattr(&name));
         let mut row = match self.rows.get(self.volume.data, key)? {
             Some(value) => XattrRow::decode(&value)
-                .map_err(|cause| error::row(varve_schema::DATA, key, cause))?,
+                .map_err(|cause| error::unreadable(varve_schema::DATA, key, cause))?,
             None => XattrRow::default(),
         };
         if row.get(&name).is_some() {
@@ -173,7 +173,7 @@ impl<'a> Load<'a> {
         let key = RowKey::parent(ino, hash);
         let mut pointers = match self.rows.get(self.volume.meta, key)? {
             Some(value) => ParentRow::decode(&value)
-                .map_err(|cause| error::row(varve_schema::META, key, cause))?,
+                .map_err(|cause| error::unreadable(varve_schema::META, key, cause))?,
             None => ParentRow::default(),
         };
         pointers.add(dir, &name);
@@ -221,7 +221,7 @@ impl<'a> Load<'a> {
         let key = RowKey::entry(dir, self.volume.hasher.entry(name));
         let mut row = match self.rows.get(self.volume.meta, key)? {
             Some(value) => EntryRow::decode(&value)
-                .map_err(|cause| error::row(varve_schema::META, key, cause))?,
+                .map_err(|cause| error::unreadable(varve_schema::META, key, cause))?,
             None => EntryRow::default(),
         };
         if row.find(name).is_some() {

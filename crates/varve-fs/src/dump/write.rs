@@ -136,7 +136,8 @@ impl Dump<'_> {
             };
             let (_, names) =
                 group.get_or_insert_with(|| (dir, Sorter::new(&self.place, self.sort_bytes)));
-            let row = EntryRow::decode(&value).map_err(|cause| error::row(META, key, cause))?;
+            let row =
+                EntryRow::decode(&value).map_err(|cause| error::unreadable(META, key, cause))?;
             for named in row.names() {
                 let mut alone = EntryRow::default();
                 alone.insert(&named.name, named.body.clone());
@@ -178,7 +179,7 @@ impl Dump<'_> {
 
     /// A row of `meta` that holds no names.
     fn row(&mut self, key: RowKey, value: &Bytes) -> FsResult<()> {
-        let unreadable = |cause| error::row(META, key, cause);
+        let unreadable = |cause| error::unreadable(META, key, cause);
         match key.meta_kind() {
             // Everything was unfolded, and what borrows its bytes has a line like all others.
             MetaRow::Loan(..) => Ok(()),
@@ -216,7 +217,7 @@ impl Dump<'_> {
         };
         let key = RowKey::entry(info.parent, suffix);
         let value = self.get(self.fs.meta, key)?.ok_or_else(unsound)?;
-        let row = EntryRow::decode(&value).map_err(|cause| error::row(META, key, cause))?;
+        let row = EntryRow::decode(&value).map_err(|cause| error::unreadable(META, key, cause))?;
         let mut names = row.names().iter();
         let named = names.find(|named| named.body.ino() == inode.ino).ok_or_else(unsound)?;
         self.inode(inode, info.parent, Some(&named.name))
@@ -238,8 +239,8 @@ impl Dump<'_> {
                 Some(Body::Reference { ino, kind }) => {
                     let key = RowKey::inode(*ino);
                     let value = self.get(self.fs.meta, key)?.ok_or_else(unsound)?;
-                    let inode =
-                        decode_inode_row(&value).map_err(|cause| error::row(META, key, cause))?;
+                    let inode = decode_inode_row(&value)
+                        .map_err(|cause| error::unreadable(META, key, cause))?;
                     if inode.nlink == 1 {
                         self.inode(&inode, dir, Some(&name))?;
                         continue;
@@ -289,7 +290,8 @@ impl Dump<'_> {
         for row in rows.map_err(error::store)? {
             let (bytes, value) = row.map_err(error::store)?;
             let key = RowKey::from_bytes(&bytes).ok_or_else(unsound)?;
-            let row = ParentRow::decode(&value).map_err(|cause| error::row(META, key, cause))?;
+            let row =
+                ParentRow::decode(&value).map_err(|cause| error::unreadable(META, key, cause))?;
             let names = row.pointers.iter().filter(|at| at.dir == dir).map(|at| &at.name);
             first = first.iter().chain(names).min().map(|name| Bytes::copy_from_slice(name));
         }
@@ -303,7 +305,8 @@ impl Dump<'_> {
         for row in rows.map_err(error::store)? {
             let (bytes, value) = row.map_err(error::store)?;
             let key = RowKey::from_bytes(&bytes).ok_or_else(unsound)?;
-            let row = XattrRow::decode(&value).map_err(|cause| error::row(DATA, key, cause))?;
+            let row =
+                XattrRow::decode(&value).map_err(|cause| error::unreadable(DATA, key, cause))?;
             names.extend(row.attrs.into_iter().map(|attr| Bytes::copy_from_slice(&attr.name)));
         }
         names.sort_unstable();
@@ -313,7 +316,7 @@ impl Dump<'_> {
     fn xattr(&mut self, ino: InodeId, name: Bytes) -> FsResult<()> {
         let key = RowKey::xattr(ino, self.fs.hasher.xattr(&name));
         let value = self.get(self.fs.data, key)?.ok_or_else(unsound)?;
-        let row = XattrRow::decode(&value).map_err(|cause| error::row(DATA, key, cause))?;
+        let row = XattrRow::decode(&value).map_err(|cause| error::unreadable(DATA, key, cause))?;
         let attr = row.get(&name).ok_or_else(unsound)?;
         let (name, value) = (Text(name.to_vec()), Base64(attr.value.to_vec()));
         self.line(&Line::Xattr(XattrLine { ino: ino.get(), name, value }))

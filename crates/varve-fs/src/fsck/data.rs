@@ -1,6 +1,7 @@
 //! What belongs to an inode, against what its row says: chunks, extended attributes, the object file.
 
 use bytes::Bytes;
+use varve_namespace::xattr::check_name;
 use varve_schema::key::DataRow;
 use varve_schema::{CHUNK_BYTES, DATA, Pending, RowKey, XattrRow, is_lost_chunk};
 use varve_types::InodeId;
@@ -13,7 +14,6 @@ use super::{At, Check, Finding};
 use crate::ids::is_inode_id;
 use crate::objects::Staged;
 use crate::superblock::view_dir;
-use crate::xattr::check_name;
 
 impl Check<'_> {
     /// Checks the chunks and the extended attributes of an inode.

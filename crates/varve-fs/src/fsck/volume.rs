@@ -20,7 +20,6 @@ use crate::error;
 use crate::fs::{Keyspaces, VarveFs, take_lock};
 use crate::objects::Objects;
 use crate::options::MountOptions;
-use crate::rows::Changes;
 use crate::superblock::{Superblock, engine_dir};
 use crate::views::transactions_of;
 
@@ -136,10 +135,5 @@ impl Volume {
         let key = RowKey::pending(ino).to_bytes();
         let row = self.store.get(self.meta, &key).map_err(error::store)?;
         Ok(row.and_then(|row| Pending::decode(&row).ok()))
-    }
-
-    /// No changes yet.
-    pub(crate) fn changes(&self) -> Changes {
-        Changes::in_keyspaces(self.meta, self.data)
     }
 }

@@ -140,7 +140,7 @@ fn each_name(key: RowKey, value: &Bytes, visit: &mut dyn FnMut(Listed<'_>)) -> F
         visit(only);
         return Ok(());
     }
-    let row = EntryRow::decode(value).map_err(|cause| error::row(META, key, cause))?;
+    let row = EntryRow::decode(value).map_err(|cause| error::unreadable(META, key, cause))?;
     row.names().iter().for_each(|named| visit(named.into()));
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Finding names.
 
 use bytes::Bytes;
+use varve_namespace::directory::dangling;
 use varve_schema::{Body, Content, EntryRow, FileKind, META, Named, Place, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Entry, FsError, FsResult};
@@ -66,7 +67,7 @@ impl VarveFs {
         name: FileName<'_>,
     ) -> FsResult<Option<Entry>> {
         let Some(row) = row else { return Ok(None) };
-        let damaged = |error| error::row(META, key, error);
+        let damaged = |error| error::unreadable(META, key, error);
         match EntryRow::only(row).transpose().map_err(damaged)? {
             Some(only) if only.name == name.as_bytes() => self.found(key, &only).map(Some),
             Some(_) => Ok(None),
@@ -102,19 +103,4 @@ impl VarveFs {
         self.locator.note_lookup(attr.ino, Place::Own)?;
         Ok(Entry { attr })
     }
-}
-
-/// A name whose inode has no row.
-pub(crate) fn dangling<Name: AsRef<[u8]>>(key: RowKey, named: &Named<Name>) -> FsError {
-    FsError::Storage(format!(
-        "the entry {} of directory {} stands for inode {}, which has no row; run `varve fsck`",
-        named.name.as_ref().escape_ascii(),
-        key.prefix(),
-        named.body.ino()
-    ))
-}
-
-/// The failure of adding a name to a row in which every slot is taken.
-pub(crate) fn row_full(row: &EntryRow) -> FsError {
-    FsError::NoSpace(format!("{} names of one directory share a hash", row.names().len()))
 }

@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use varve_engine::KeyRange;
+use varve_namespace::attrs::file_type;
 use varve_schema::{Body, Content, EntryRow, Listed, META, Named, Place, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{Attr, DirEntry, FileType, FsResult};
 
-use crate::attrs::file_type;
 use crate::error;
 use crate::fs::VarveFs;
 
@@ -76,7 +76,7 @@ impl VarveFs {
         moves: u64,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> FsResult<bool> {
-        let damaged = |error| error::row(META, key, error);
+        let damaged = |error| error::unreadable(META, key, error);
         if let Some(only) = EntryRow::only(value).transpose().map_err(damaged)? {
             return self.emit_entry(key, &only, cookie, moves, emit);
         }
@@ -157,6 +157,6 @@ fn emit_names(
     if let Some(only) = Listed::only(value) {
         return Ok(taken(only));
     }
-    let row = EntryRow::decode(value).map_err(|error| error::row(META, key, error))?;
+    let row = EntryRow::decode(value).map_err(|error| error::unreadable(META, key, error))?;
     Ok(row.names().iter().all(|named| taken(named.into())))
 }

@@ -60,7 +60,8 @@ impl Marks {
         for row in store.scan(meta, range, Direction::Forward).map_err(error::store)? {
             let (key, value) = row.map_err(error::store)?;
             let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let Mark(dir) = Mark::decode(&value).map_err(|error| error::row(META, key, error))?;
+            let Mark(dir) =
+                Mark::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
             table.slots.insert(dir, key.suffix());
             used.insert(key.suffix());
             table.next = table.next.max(key.suffix().saturating_add(1));

@@ -19,7 +19,7 @@
 //!    its cost grows with the marks, not with the tree.
 //!
 //! A directory that moves takes with it what its parent was told of it, and brings that to the new one: no
-//! walk. A file with several names counts in the directory of one of them, its home ([`parents`]).
+//! walk. A file with several names counts in the directory of one of them, its home ([`varve_namespace::Parents`]).
 //!
 //! Invariants, which `fsck` checks: the equation above; untold is zero in the root; a directory with an untold
 //! change has a mark. Each step is one batch, so that a crash at any point keeps them.
@@ -33,7 +33,6 @@
 //! what is late is itself on record, so that an answer is exact at any moment.
 
 mod marks;
-mod parents;
 mod quota;
 mod tell;
 pub(crate) mod total;
@@ -43,17 +42,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use varve_engine::{Op, Store};
-use varve_schema::{Content, Mark, RowKey};
+use varve_engine::Store;
+use varve_namespace::directory::{apply_charge, differ_by_counts};
+use varve_namespace::{Changes, Space, Standing};
+use varve_schema::{Mark, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
-
-pub(crate) use parents::Parents;
 
 use crate::dir_rows::DirRows;
 use crate::error;
 use crate::locks::RowLocks;
-use crate::rows::{Changes, Standing, differ_by_counts, read_inode_row};
+use crate::rows::{read_inode_row, to_batch};
 use marks::Marks;
 pub(crate) use marks::MarksOf;
 use quota::Quotas;
@@ -128,13 +127,13 @@ impl Accounts {
 
     /// Writes all of `changes`, which are done then, or nothing, with what they charge; `QuotaExceeded` if that does not
     /// fit. REQUIRES: the locks of the rows in it, and of the inode rows of the directories charged.
-    pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
-        let reserved = self.reserve(changes)?;
-        let begun = self.settle_charges(changes)?;
-        let told = std::mem::take(&mut changes.told);
-        let removed = changes.standing != Standing::Told;
+    pub(crate) fn commit(&self, mut changes: Changes) -> FsResult<()> {
+        let reserved = self.reserve(&changes)?;
+        let begun = self.settle_charges(&mut changes)?;
+        let told = std::mem::take(&mut changes.propagated);
+        let removed = changes.standing != Standing::Propagated;
         if self.store.meets_locks() {
-            self.note_counted(changes)?;
+            self.note_counted(&mut changes)?;
         }
         for dir in &told {
             if let Some(slot) = self.marks.slot(*dir) {
@@ -145,9 +144,11 @@ impl Accounts {
             }
         }
         changes.put_dirs();
-        let before = self.dirs.before(&changes.dirs);
-        self.store.write(std::mem::take(&mut changes.batch)).map_err(error::store)?;
-        self.dirs.keep(changes.dirs.drain(..), &before);
+        let dirs = std::mem::take(&mut changes.dirs);
+        let before = self.dirs.before(&dirs);
+        let batch = to_batch(changes, (self.meta, self.data));
+        self.store.write(batch).map_err(error::store)?;
+        self.dirs.keep(dirs.into_iter(), &before);
         begun.keep();
         if let Some(reserved) = reserved {
             reserved.keep();
@@ -166,11 +167,11 @@ impl Accounts {
     fn note_counted(&self, changes: &mut Changes) -> FsResult<()> {
         for dir in &changes.dirs {
             let before = read_inode_row(self.store.as_ref(), self.meta, dir.ino)?;
-            let own = RowKey::prefix_bytes(dir.ino);
-            let has_xattrs = changes.batch.ops().iter().any(|op| {
-                let (Op::Put { keyspace, key, .. } | Op::Delete { keyspace, key }) = op;
-                *keyspace == self.data && key.starts_with(&own)
-            });
+            let own = dir.ino.get();
+            let has_xattrs = changes
+                .writes
+                .iter()
+                .any(|write| write.space == Space::Data && write.key.prefix() == own);
             if !has_xattrs && before.is_some_and(|before| differ_by_counts(&before, dir)) {
                 changes.counted.push(dir.ino);
             }
@@ -194,15 +195,8 @@ impl Accounts {
                     changes.dirs.len() - 1
                 }
             };
-            let Content::Directory(info) = &mut changes.dirs[at].content else {
-                return Err(no_directory(dir));
-            };
-            info.usage = info.usage.plus(change);
-            if dir == InodeId::ROOT {
-                continue;
-            }
-            info.untold = info.untold.plus(change);
-            if !info.untold.is_zero()
+            let is_pending = apply_charge(&mut changes.dirs[at], change);
+            if is_pending.map_err(|_| no_directory(dir))?
                 && let Some(slot) = self.marks.begin(dir)
             {
                 changes.put_meta(RowKey::mark(slot), Mark(dir).encode());

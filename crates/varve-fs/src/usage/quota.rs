@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use varve_engine::{Direction, KeyRange};
+use varve_namespace::{Changes, Standing};
 use varve_schema::{Content, Limits, META, RowKey, Usage, UsageChange};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, StatFs, TreeLimits, TreeQuota, TreeUsage};
@@ -29,7 +30,7 @@ use varve_vfs::{FsError, FsResult, StatFs, TreeLimits, TreeQuota, TreeUsage};
 use super::Accounts;
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{Changes, Standing, read_inode_row};
+use crate::rows::read_inode_row;
 
 /// Directories of which is kept which domains they lie in.
 const CHAINS_MAX: usize = 4096;
@@ -147,7 +148,7 @@ impl Accounts {
     /// Adds what `changes` charge to the counters of the domains above; `None` if that is not to be counted,
     /// `QuotaExceeded` if it does not fit.
     pub(super) fn reserve(&self, changes: &Changes) -> FsResult<Option<Reservation>> {
-        if !self.quotas.any() || changes.standing == Standing::Told {
+        if !self.quotas.any() || changes.standing == Standing::Propagated {
             return Ok(None);
         }
         let mut reserved = Reservation::default();
@@ -270,7 +271,8 @@ impl VarveFs {
         for row in rows {
             let (key, value) = row.map_err(error::store)?;
             let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let limits = Limits::decode(&value).map_err(|error| error::row(META, key, error))?;
+            let limits =
+                Limits::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
             found.push((InodeId::new(key.suffix()), limits));
         }
         let tops: Vec<InodeId> = found.iter().map(|(top, _)| *top).collect();
@@ -298,16 +300,16 @@ impl VarveFs {
         let limits = Limits { bytes: set.bytes, inodes: set.inodes };
         let _all = self.locks.lock_all();
         self.dir_row(top)?;
-        let mut changes = self.changes();
+        let mut changes = Changes::new();
         let domain = if limits == Limits::default() {
-            changes.batch.reclaims_space();
+            changes.reclaims_space = true;
             changes.delete_meta(RowKey::limits(top));
             None
         } else {
             changes.put_meta(RowKey::limits(top), limits.encode());
             Some(Domain { top, limits, used: Mutex::new(self.recorded_usage(top)?) })
         };
-        self.commit(&mut changes)?;
+        self.commit(changes)?;
         self.accounts.quotas.put(top, domain);
         Ok(())
     }

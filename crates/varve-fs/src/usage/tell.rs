@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
+use varve_namespace::{Changes, Standing};
 use varve_schema::{Content, DirInfo, Inode, RowKey, UsageChange};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use super::{Accounts, MARKS_MAX};
-use crate::rows::{Changes, Standing};
 
 impl Accounts {
     /// Lets every marked directory tell if any was marked since the last time: so a mount that changes nothing
@@ -102,14 +102,14 @@ impl Accounts {
                 parent = info.parent;
                 continue;
             }
-            let mut changes = Changes::in_keyspaces(self.meta, self.data);
-            changes.batch.reclaims_space();
-            changes.standing = Standing::Told;
+            let mut changes = Changes::new();
+            changes.reclaims_space = true;
+            changes.standing = Standing::Propagated;
             changes.charge(parent, info.untold);
             inode.content = Content::Directory(DirInfo { untold: UsageChange::default(), ..info });
             changes.put_inode(&inode);
-            changes.told.push(dir);
-            self.commit(&mut changes)?;
+            changes.propagated.push(dir);
+            self.commit(changes)?;
             let passes_on = parent != InodeId::ROOT && !info.untold.is_zero();
             return Ok(passes_on.then_some(parent));
         }

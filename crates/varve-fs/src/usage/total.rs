@@ -8,6 +8,8 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use varve_engine::{Direction, KeyRange, StoreSnapshot};
+use varve_namespace::directory::DEPTH_MAX;
+use varve_namespace::{Changes, Standing};
 use varve_schema::{
     Body, Content, DirInfo, EntryRow, Inode, META, Mark, Place, RowKey, Usage, UsageChange,
     decode_inode_row,
@@ -17,7 +19,6 @@ use varve_vfs::{FsError, FsResult, TreeUsage};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{DEPTH_MAX, Standing};
 
 /// Gives rows of `meta`, all as of one moment.
 pub(crate) type Rows<'a> = dyn Fn(RowKey) -> FsResult<Option<Bytes>> + 'a;
@@ -94,10 +95,10 @@ impl VarveFs {
             return Ok(());
         }
         held.inode.size = len;
-        let mut changes = self.changes();
+        let mut changes = Changes::new();
         changes.standing = Standing::Happened;
         self.stage(&mut changes, &mut held)?;
-        self.commit(&mut changes)
+        self.commit(changes)
     }
 
     /// Where a large file that is open for writing counts, and by how much its row was behind.
@@ -131,7 +132,8 @@ fn marked(snapshot: &dyn StoreSnapshot, meta: KeyspaceId) -> FsResult<Vec<InodeI
     for row in rows {
         let (key, value) = row.map_err(error::store)?;
         let Some(key) = RowKey::from_bytes(&key) else { continue };
-        let Mark(dir) = Mark::decode(&value).map_err(|error| error::row(META, key, error))?;
+        let Mark(dir) =
+            Mark::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
         dirs.push(dir);
     }
     // The main view and a serializable one may both have marked it.
@@ -171,14 +173,15 @@ impl<'a> Tree<'a> {
     fn inode(&self, ino: InodeId) -> FsResult<Option<Inode>> {
         let key = RowKey::inode(ino);
         let value = (self.rows)(key)?;
-        let decode = |value| decode_inode_row(&value).map_err(|error| error::row(META, key, error));
+        let decode =
+            |value| decode_inode_row(&value).map_err(|error| error::unreadable(META, key, error));
         value.map(decode).transpose()
     }
 
     /// The inode in a slot of an entry row.
     fn inode_at(&self, key: RowKey, slot: u8) -> FsResult<Option<Inode>> {
         let Some(value) = (self.rows)(key)? else { return Ok(None) };
-        let row = EntryRow::decode(&value).map_err(|error| error::row(META, key, error))?;
+        let row = EntryRow::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
         Ok(row.at(slot).and_then(|named| match &named.body {
             Body::Inline(inode) => Some(inode.clone()),
             Body::Reference { .. } => None,

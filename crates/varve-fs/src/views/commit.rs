@@ -70,19 +70,19 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use parking_lot::RwLockWriteGuard;
-use varve_engine::{Branch, CONFLICT_KEYS_MAX, Clash, KeptLocks, Merged, StoreError};
-use varve_schema::{Pending, RowKey};
+use varve_engine::{Branch, CONFLICT_KEYS_MAX, Clash, KeptLocks, Merged, Store, StoreError};
+use varve_namespace::merge::{self, Sides, merge_rows};
+use varve_schema::{Inode, Pending, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use self::joining::Joining;
-use super::merge::{Sides, merge, merge_rows, taken};
 use super::paths::names_in;
 use super::plan::{Committed, Plan};
 use super::txn::{Purpose, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::read_pending_row;
+use crate::rows::{read_inode_row, read_pending_row};
 use crate::superblock::view_dir;
 
 /// How often a commit begins, at most: again as rows of large files are behind, or mapped memory is to be written first.
@@ -333,8 +333,9 @@ impl VarveFs {
         (installs, takes_locks): (&[InodeId], bool),
     ) -> Result<KeptLocks, CommitError> {
         let base = branch.base().map_err(error::store)?;
-        let (meta, epoch, theirs) = (self.meta, txn.epoch, self.store.as_ref());
-        let sides = Sides { meta, epoch, base: &base, theirs };
+        let [base, theirs] =
+            [&base as &dyn Store, self.store.as_ref()].map(|store| self.inodes_of(store));
+        let sides = Sides { epoch: txn.epoch, base: &base, theirs: &theirs };
         let mut joining = Joining::new(self, branch, txn, plan, installs);
         let joined = joining.write();
         let mut names = BTreeSet::new();
@@ -372,6 +373,15 @@ impl VarveFs {
         })
     }
 
+    /// Reads inodes in their own rows of a state of the store, for the rules of merges, which take what cannot be read for absent.
+    pub(super) fn inodes_of<'a>(
+        &self,
+        store: &'a dyn Store,
+    ) -> impl Fn(InodeId) -> Option<Inode> + use<'a> {
+        let meta = self.meta;
+        move |ino| read_inode_row(store, meta, ino).ok().flatten()
+    }
+
     /// What becomes of a row that both have changed.
     pub(super) fn decided(
         &self,
@@ -379,11 +389,19 @@ impl VarveFs {
         (purpose, sides): (Purpose, &Sides<'_>),
         plan: &Plan,
     ) -> Merged {
+        let Clash { base, theirs, ours, .. } = clash;
+        let meta = RowKey::from_bytes(clash.key).filter(|_| clash.keyspace == self.meta);
+        let row = merge::Clash {
+            meta: meta.map(RowKey::meta_kind),
+            base: base.as_ref(),
+            theirs: theirs.as_ref(),
+            ours: ours.as_ref(),
+        };
         let merged = match (self.is_of_files(clash.keyspace), purpose) {
             // Nothing but times of last access has changed beside it.
-            (_, Purpose::Receive) => taken(clash.ours.clone()),
-            (true, Purpose::User) => merge_rows(clash, sides),
-            (true, Purpose::Rollback) => merge(clash, self.meta),
+            (_, Purpose::Receive) => ours.clone().map_or(Merged::Deleted, Merged::Value),
+            (true, Purpose::User) => of_branch(merge_rows(&row, sides)),
+            (true, Purpose::Rollback) => of_branch(merge::merge(&row)),
             // The first to commit a pair wins, whatever both have made of it.
             (false, _) => Merged::Conflict,
         };
@@ -422,5 +440,14 @@ fn ended(plan: Plan, done: FsResult<()>) -> Result<Committed, CommitError> {
     match done {
         Ok(()) => Ok(plan.told),
         Err(error) => Err(CommitError::Unfinished(plan.told, error)),
+    }
+}
+
+/// What the engine is to make of a row.
+fn of_branch(merged: merge::Merged) -> Merged {
+    match merged {
+        merge::Merged::Value(value) => Merged::Value(value),
+        merge::Merged::Deleted => Merged::Deleted,
+        merge::Merged::Conflict => Merged::Conflict,
     }
 }

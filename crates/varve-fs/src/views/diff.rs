@@ -19,6 +19,8 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use serde::Serialize;
 use varve_engine::{RowVisitor, Store, StoreResult};
+use varve_namespace::directory::DEPTH_MAX;
+use varve_namespace::merge::is_untouched;
 use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
     Body, Content, DirInfo, EntryRow, FileKind, Inode, META, ParentRow, Pending, RowKey,
@@ -28,11 +30,10 @@ use varve_types::{InodeId, KeyspaceId, Timestamp};
 use varve_vfs::FsResult;
 
 use super::Span;
-use super::merge::is_untouched;
 use super::txn::Isolation;
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::{DEPTH_MAX, read_entry_row, read_inode_row, read_path, read_pending_row};
+use crate::rows::{read_entry_row, read_inode_row, read_path, read_pending_row};
 use crate::superblock::view_dir;
 
 /// Changes that are told, about; those beyond are not looked at.
@@ -283,7 +284,7 @@ impl<'a> Walk<'a> {
     }
 
     fn row(&mut self, key: RowKey, ours: Option<Bytes>) -> FsResult<()> {
-        let unreadable = |error| error::row(META, key, error);
+        let unreadable = |error| error::unreadable(META, key, error);
         match key.meta_kind() {
             MetaRow::Entry(dir, _) => {
                 let ours = ours.as_ref().map(EntryRow::decode).transpose().map_err(unreadable)?;
@@ -385,7 +386,7 @@ impl<'a> Walk<'a> {
             let key = RowKey::parent(is.ino, home.hash);
             let row = self.after.store.get(self.after.meta, &key.to_bytes());
             let row = row.map_err(error::store)?.as_ref().map(ParentRow::decode).transpose();
-            let row = row.map_err(|error| error::row(META, key, error))?.unwrap_or_default();
+            let row = row.map_err(|error| error::unreadable(META, key, error))?.unwrap_or_default();
             let names = row.pointers.into_iter().filter(|pointer| pointer.dir == home.dir);
             self.changed.extend(names.take(1).map(|pointer| (pointer.dir, pointer.name)));
         }

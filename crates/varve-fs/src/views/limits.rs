@@ -13,12 +13,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use varve_engine::{Branch, Clash, Merged, SnapshotStore, Store};
+use varve_namespace::merge::Sides;
 use varve_schema::{Limits, META, RowKey, Usage};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use super::commit::CommitError;
-use super::merge::Sides;
 use super::plan::Plan;
 use super::txn::{Isolation, Transaction};
 use crate::error;
@@ -55,7 +55,8 @@ impl VarveFs {
             // Those that the commit brings hold for it already.
             let key = RowKey::limits(top);
             let Some(row) = after(key)? else { continue };
-            let limits = Limits::decode(&row).map_err(|error| error::row(META, key, error))?;
+            let limits =
+                Limits::decode(&row).map_err(|error| error::unreadable(META, key, error))?;
             let (now, then) = (used(&usages, top), used(&usages_after, top));
             // Under the same limits the transaction has come to what it sees.
             let seen = ours.get(&top).filter(|(own, _)| *own == limits).map(|(_, used)| *used);
@@ -110,8 +111,8 @@ impl VarveFs {
         }
         let was = base.get(keyspace, &key).map_err(error::store)?;
         let clash = Clash { keyspace, key: &key, base: was, theirs: theirs.clone(), ours };
-        let theirs_all = self.store.as_ref();
-        let sides = Sides { meta: keyspace, epoch: txn.epoch, base, theirs: theirs_all };
+        let [then, now] = [base, self.store.as_ref()].map(|store| self.inodes_of(store));
+        let sides = Sides { epoch: txn.epoch, base: &then, theirs: &now };
         Ok(match self.decided(&clash, (txn.purpose, &sides), plan) {
             Merged::Value(value) => Some(value),
             Merged::Deleted => None,

@@ -20,13 +20,13 @@
 //! Source: KVFS, thesis sections 3.3 and 4.2. Departure: a view is a mount, not a process's way of seeing one, so that
 //! every program works in it unchanged and several share it.
 
+mod attributes;
 mod below;
 mod commit;
 mod diff;
 mod file;
 mod limits;
 mod made_up;
-mod merge;
 mod names;
 mod pairs;
 mod paths;

@@ -12,13 +12,13 @@
 //! mounts, as the kernel locks what attributes are set on until that is answered. Directories below the root have a
 //! `.varve` of another kind ([`super::below`]).
 
+use varve_namespace::attrs::file_type;
 use varve_schema::{Content, DirInfo, Inode, Times};
 use varve_types::{FileFlags, FileName, InodeId, Timestamp};
 use varve_vfs::{DirEntry, Entry, FileType, FsError, FsResult};
 
 use super::made_up::MadeUp;
 use super::{ViewKind, ViewName};
-use crate::attrs::file_type;
 use crate::fs::VarveFs;
 
 /// Name of the directory in the root.

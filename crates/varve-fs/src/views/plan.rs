@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use varve_engine::{Branch, KeyRange, Merged, SnapshotStore};
+use varve_namespace::directory::differ_by_counts;
 use varve_schema::key::MetaRow;
 use varve_schema::{
     Body, Content, EntryRow, Inode, META, Named, Pending, Place, RowKey, decode_inode_row,
@@ -14,11 +15,10 @@ use varve_schema::{
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use super::merge::Attributes;
+use super::attributes::Attributes;
 use super::txn::{Isolation, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::differ_by_counts;
 
 /// What the kernel may know of the main view that a commit has changed.
 #[derive(Debug, Default)]
@@ -133,7 +133,7 @@ impl VarveFs {
         key: RowKey,
         ours: Option<Bytes>,
     ) -> FsResult<()> {
-        let unreadable = |error| error::row(META, key, error);
+        let unreadable = |error| error::unreadable(META, key, error);
         let theirs = || self.store.get(self.meta, &key.to_bytes()).map_err(error::store);
         let comes_to = |plan: &Plan, theirs: &Option<Bytes>| {
             let rows = [theirs.clone(), ours.clone()];

@@ -313,7 +313,7 @@ impl<'a> Undo<'a> {
             }
             MetaRow::Loan(_, ino) => {
                 let loan = then.as_ref().map(Loan::decode).transpose();
-                let loan = loan.map_err(|error| error::row(META, key, error))?;
+                let loan = loan.map_err(|error| error::unreadable(META, key, error))?;
                 loan.into_iter().for_each(|loan| self.folded.add(ino, loan));
             }
             MetaRow::Limits(_) | MetaRow::Parent(..) | MetaRow::Twin(..) | MetaRow::Unknown => {}
@@ -334,7 +334,7 @@ impl<'a> Undo<'a> {
     fn pending(&mut self, ino: InodeId, then: Option<&Bytes>, now: Option<&Bytes>) -> FsResult<()> {
         let key = RowKey::pending(ino);
         let decode = |row: Option<&Bytes>| row.map(Pending::decode).transpose();
-        let unreadable = |error| error::row(META, key, error);
+        let unreadable = |error| error::unreadable(META, key, error);
         let now = decode(now).map_err(unreadable)?;
         if let Some(Pending::OrphanObjectMaking | Pending::ObjectDelete) = now {
             self.going.insert(ino);
@@ -417,12 +417,13 @@ fn all(set: &mut BTreeSet<String>) -> Vec<String> {
 }
 
 fn names_in(key: RowKey, row: Option<&Bytes>) -> FsResult<EntryRow> {
-    let names = row.map(EntryRow::decode).transpose().map_err(|e| error::row(META, key, e))?;
+    let names =
+        row.map(EntryRow::decode).transpose().map_err(|e| error::unreadable(META, key, e))?;
     Ok(names.unwrap_or_default())
 }
 
 fn inode_in(key: RowKey, row: Option<&Bytes>) -> FsResult<Option<Inode>> {
-    row.map(decode_inode_row).transpose().map_err(|error| error::row(META, key, error))
+    row.map(decode_inode_row).transpose().map_err(|error| error::unreadable(META, key, error))
 }
 
 fn note_object(objects: &mut BTreeSet<InodeId>, body: &Body) {

@@ -40,12 +40,12 @@ use varve_engine::{
     Batch, Branch, Db, Direction, GaveWay, KeyIter, KeyRange, KeyspaceOptions, Op, ScanIter, Store,
     StoreError, StoreResult, StoreSnapshot,
 };
+use varve_namespace::merge::merge_inodes;
 use varve_schema::key::MetaRow;
 use varve_schema::{Body, EntryRow, Inlined, Inode, META, RowKey};
 use varve_types::{BranchId, InodeId, KeyspaceId};
 use varve_vfs::{Blocked, FsError, FsResult};
 
-use super::merge::merge_inodes;
 use super::txn::{Isolation, Transaction};
 use crate::error;
 use crate::fs::VarveFs;
@@ -320,7 +320,8 @@ impl VarveFs {
         if self.serial.is_none() {
             return Ok(());
         }
-        let row = EntryRow::decode(row.row()).map_err(|error| error::row(META, key, error))?;
+        let row =
+            EntryRow::decode(row.row()).map_err(|error| error::unreadable(META, key, error))?;
         self.check_none_written_elsewhere(&row)
     }
 

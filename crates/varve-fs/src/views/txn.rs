@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use varve_engine::{BranchOptions, Db, KeyRange, LockOptions, Store, StoreResult};
+use varve_namespace::directory::DEPTH_MAX;
 use varve_schema::acl::ACL_ACCESS;
 use varve_schema::key::MetaRow;
 use varve_schema::{Content, Pending, RowKey};
@@ -27,7 +28,6 @@ use crate::error;
 use crate::fs::VarveFs;
 use crate::kept::remove_tree;
 use crate::objects::Objects;
-use crate::rows::DEPTH_MAX;
 use crate::superblock::{view_dir, views_dir};
 
 /// What of others a transaction is kept apart from.

@@ -12,7 +12,7 @@ use varve_engine::{RowVersion, Store};
 use varve_schema::RowKey;
 use varve_types::{InodeId, KeyspaceId};
 
-use super::XattrBytes;
+use varve_namespace::xattr::XattrBytes;
 
 /// The number of inodes of which it is known.
 const SLOTS: usize = 64;

@@ -1,5 +1,6 @@
 //! Mends what clones have not copied yet ([`crate::clones`]).
 
+use varve_namespace::Changes;
 use varve_schema::{Content, Loan, META, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
@@ -28,7 +29,7 @@ impl Repair<'_> {
         if !matches!(inode.content, Content::Borrowed(_)) {
             return self.give_up(ino, source, at);
         }
-        let mut changes = self.volume.changes();
+        let mut changes = Changes::new();
         changes.put_meta(RowKey::loan(from, id), Loan::File.encode());
         self.commit(changes)?;
         Ok(Some("it has the loan that its row says".to_owned()))

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use varve_engine::Direction;
+use varve_engine::{Batch, Direction};
 use varve_env::OpenMode;
+use varve_namespace::Changes;
+use varve_namespace::xattr::check_name;
 use varve_schema::{
     Body, CHUNK_BYTES, Content, DATA, Inode, META, Pending, RowKey, STORED_FILE_BYTES_MAX,
     XattrRow, is_lost_chunk, lost_chunk,
@@ -22,7 +24,6 @@ use crate::objects::object_path;
 use crate::overlay::blocks_path;
 use crate::rows::rows_from;
 use crate::superblock::view_dir;
-use crate::xattr::check_name;
 
 /// The unit of a row's count of blocks.
 const BLOCK_BYTES: u64 = 512;
@@ -114,7 +115,7 @@ impl Repair<'_> {
             _ => return Ok(None),
         };
         edit.put_inode_at(inode, at)?;
-        edit.changes.batch.depends_on_external();
+        edit.changes.depends_on_external = true;
         edit.commit()?;
         Ok(Some(done.to_owned()))
     }
@@ -134,7 +135,7 @@ impl Repair<'_> {
         let (kind, size) = (inode.kind, inode.size);
         edit.put_inode(inode);
         let name = self.name_lost(&mut edit, lost_found, Body::Reference { ino, kind })?;
-        edit.changes.batch.depends_on_external();
+        edit.changes.depends_on_external = true;
         edit.commit()?;
         Ok(Some(format!("its data, {size} bytes, is now {name}")))
     }
@@ -146,13 +147,13 @@ impl Repair<'_> {
             return Ok(None);
         };
         self.aside.row(DATA, &key.to_bytes(), &value)?;
-        let mut changes = self.volume.changes();
+        let mut changes = Changes::new();
         if keep == 0 {
             changes.delete_data(key);
         } else {
             changes.put_data(key, value.slice(..keep));
         }
-        changes.batch.depends_on_external();
+        changes.depends_on_external = true;
         self.commit(changes)?;
         Ok(Some("cut; what was beyond is set aside".to_owned()))
     }
@@ -164,7 +165,7 @@ impl Repair<'_> {
         if is_there.map_err(error::store)?.is_some() {
             return Ok(None);
         }
-        let mut changes = self.volume.changes();
+        let mut changes = Changes::new();
         changes.put_data(key, lost_chunk());
         self.commit(changes)?;
         Ok(Some("reading them fails until they are written anew".to_owned()))
@@ -191,14 +192,14 @@ impl Repair<'_> {
         }
         let range = rows_from(RowKey::xattr(id, 0));
         let rows = self.volume.store.scan(self.volume.data, range, Direction::Forward);
-        let mut changes = self.volume.changes();
+        let mut batch = Batch::new();
         for row in rows.map_err(error::store)? {
             let (key, value) = row.map_err(error::store)?;
             self.aside.row(DATA, &key, &value)?;
-            changes.batch.delete(self.volume.data, key);
+            batch.delete(self.volume.data, key);
         }
-        changes.batch.depends_on_external();
-        self.commit(changes)?;
+        batch.depends_on_external();
+        self.write(batch)?;
         Ok(Some("set aside".to_owned()))
     }
 
@@ -233,13 +234,13 @@ impl Repair<'_> {
         if is_lost {
             self.aside.row(DATA, key, &value)?;
         }
-        let mut changes = self.volume.changes();
-        changes.batch.delete(self.volume.data, bytes::Bytes::copy_from_slice(key));
+        let mut batch = Batch::new();
+        batch.delete(self.volume.data, key);
         for (home, row) in rows {
-            changes.put_data(home, row.encode());
+            batch.put(self.volume.data, home.to_bytes(), row.encode());
         }
-        changes.batch.depends_on_external();
-        self.commit(changes)?;
+        batch.depends_on_external();
+        self.write(batch)?;
         let done =
             if is_lost { "set aside what has no place" } else { "it is where its hash says now" };
         Ok(Some(done.to_owned()))
@@ -269,7 +270,7 @@ impl Repair<'_> {
             // There is nothing that could be installed, and the row says all that the object knows.
             edit.changes.delete_pending(id);
         }
-        edit.changes.batch.depends_on_external();
+        edit.changes.depends_on_external = true;
         edit.commit()?;
         Ok(Some(if after < before {
             format!("{} bytes are lost: the file has {after} bytes now", before - after)
@@ -317,7 +318,7 @@ impl Repair<'_> {
         let mut edit = Edit::new(self.volume);
         edit.put_inode(copy);
         let name = self.name_lost(&mut edit, lost_found, body)?;
-        edit.changes.batch.depends_on_external();
+        edit.changes.depends_on_external = true;
         edit.commit()?;
         Ok(Some(format!("it holds something else than the file, and is now {name}")))
     }

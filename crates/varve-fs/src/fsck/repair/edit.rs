@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use varve_namespace::Changes;
 use varve_schema::{Body, Content, EntryRow, FileKind, Inode, Pending, RowKey, decode_inode_row};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
@@ -10,7 +11,7 @@ use crate::error;
 use crate::fsck::fact::Spot;
 use crate::fsck::finding::At;
 use crate::fsck::volume::Volume;
-use crate::rows::Changes;
+use crate::rows::to_batch;
 
 /// See the module's comment.
 pub(super) struct Edit<'a> {
@@ -29,7 +30,7 @@ pub(super) fn row_key(spot: Spot) -> RowKey {
 
 impl<'a> Edit<'a> {
     pub(super) fn new(volume: &'a Volume) -> Edit<'a> {
-        let changes = volume.changes();
+        let changes = Changes::new();
         Edit {
             volume,
             entries: BTreeMap::new(),
@@ -183,6 +184,7 @@ impl<'a> Edit<'a> {
                 self.changes.put_dirty(inode, key);
             }
         }
-        self.volume.store.write(self.changes.into_batch()).map_err(error::store)
+        let batch = to_batch(self.changes, (self.volume.meta, self.volume.data));
+        self.volume.store.write(batch).map_err(error::store)
     }
 }

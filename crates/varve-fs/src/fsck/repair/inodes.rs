@@ -29,7 +29,7 @@ impl Repair<'_> {
             let size = inode.size;
             edit.set_body(spot, Body::Reference { ino: id, kind: inode.kind })?;
             edit.put_inode(inode);
-            edit.changes.batch.depends_on_external();
+            edit.changes.depends_on_external = true;
             edit.commit()?;
             return Ok(Some(format!(
                 "the file is made anew of its data, {size} bytes, with mode 0600, owned by {}",
@@ -170,7 +170,7 @@ impl Repair<'_> {
             (inode.content, inode.size) = (Content::None, 0);
         }
         edit.set_body(spot, Body::Inline(inode))?;
-        edit.changes.batch.depends_on_external();
+        edit.changes.depends_on_external = true;
         edit.commit()?;
         Ok(Some(format!("the entry holds something else: it is inode {new} now")))
     }

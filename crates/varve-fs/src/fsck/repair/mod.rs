@@ -29,8 +29,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
+use varve_engine::Batch;
 use varve_engine::StoreResult;
 use varve_env::Env;
+use varve_namespace::Changes;
 use varve_schema::key::{ID_MARK, STORE_ID};
 use varve_schema::{DATA, DICTIONARIES, DictionaryRow, ROW_VERSION, put_varint};
 use varve_types::InodeId;
@@ -42,6 +44,7 @@ use super::{CheckOptions, Doubt, Finding, Progress, Report, check_volume};
 use crate::fs::{VarveFs, invalid};
 use crate::lost::{LOST_NAME, Lost};
 use crate::options::MountOptions;
+use crate::rows::to_batch;
 use crate::{error, ids};
 use aside::Aside;
 pub use engine::{dropped_views, repair_engine};
@@ -264,10 +267,10 @@ impl Repair<'_> {
             return Ok(None);
         };
         self.aside.row(keyspace, key, &value)?;
-        let mut changes = self.volume.changes();
-        changes.batch.delete(space, bytes::Bytes::copy_from_slice(key));
-        changes.batch.depends_on_external();
-        self.commit(changes)?;
+        let mut batch = Batch::new();
+        batch.delete(space, key);
+        batch.depends_on_external();
+        self.write(batch)?;
         Ok(Some("set aside".to_owned()))
     }
 
@@ -280,18 +283,21 @@ impl Repair<'_> {
                 more => format!("recovered-{number}-{more}"),
             };
             if store.get(names, name.as_bytes()).map_err(error::store)?.is_none() {
-                let mut changes = self.volume.changes();
-                let row = DictionaryRow::found(number).encode();
-                changes.batch.put(names, name.clone().into_bytes(), row);
-                self.commit(changes)?;
+                let mut batch = Batch::new();
+                batch.put(names, name.as_bytes(), DictionaryRow::found(number).encode());
+                self.write(batch)?;
                 return Ok(Some(format!("named {name}")));
             }
         }
         Ok(None)
     }
 
-    fn commit(&self, changes: crate::rows::Changes) -> FsResult<()> {
-        self.volume.store.write(changes.into_batch()).map_err(error::store)
+    fn commit(&self, changes: Changes) -> FsResult<()> {
+        self.write(to_batch(changes, (self.volume.meta, self.volume.data)))
+    }
+
+    fn write(&self, batch: Batch) -> FsResult<()> {
+        self.volume.store.write(batch).map_err(error::store)
     }
 
     /// An id for a new inode.
@@ -317,21 +323,21 @@ impl Repair<'_> {
         self.mark = above + ids::RESERVE;
         let mut value = vec![ROW_VERSION];
         put_varint(&mut value, self.mark);
-        let mut changes = self.volume.changes();
+        let mut changes = Changes::new();
         changes.put_meta(ID_MARK, value);
         self.commit(changes)
     }
 
     fn write_store_id(&mut self) -> FsResult<Option<String>> {
         let Some(id) = self.volume.store_id else { return Ok(None) };
-        let mut changes = self.volume.changes();
+        let mut changes = Changes::new();
         changes.put_meta(STORE_ID, id.encode());
         self.commit(changes)?;
         Ok(Some("they say now that they belong to the superblock's".to_owned()))
     }
 
     fn drop_pending(&mut self, ino: u64) -> FsResult<Option<String>> {
-        let mut changes = self.volume.changes();
+        let mut changes = Changes::new();
         changes.delete_pending(InodeId::new(ino));
         self.commit(changes)?;
         Ok(Some("the pending work is dropped".to_owned()))

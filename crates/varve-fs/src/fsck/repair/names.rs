@@ -221,7 +221,7 @@ impl Repair<'_> {
             depends = true;
         }
         if depends {
-            edit.changes.batch.depends_on_external();
+            edit.changes.depends_on_external = true;
         }
         // What is pending of its object is left to the next mount.
         if let Some(Pending::Orphan | Pending::OrphanObjectMaking | Pending::ObjectDirty { .. }) =

@@ -127,7 +127,8 @@ impl VarveFs {
                 way.insert(at);
                 let row = self.row_after(txn, (branch, &base), plan, RowKey::inode(at))?;
                 let inode = row.as_ref().map(decode_inode_row).transpose();
-                let inode = inode.map_err(|error| error::row(META, RowKey::inode(at), error))?;
+                let inode =
+                    inode.map_err(|error| error::unreadable(META, RowKey::inode(at), error))?;
                 match inode.map(|inode| inode.content) {
                     Some(Content::Directory(info)) => at = info.parent,
                     // Removed in the main view, which the commit itself finds out.

@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use varve_engine::{Direction, KeptLocks, KeyRange, StoreSnapshot};
+use varve_namespace::Changes;
 use varve_schema::{Content, Inode, Loan, Pending, Place, RowKey, encode_inode_row};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
@@ -277,10 +278,10 @@ impl VarveFs {
                 }
             }
         }
-        let mut changes = self.changes();
-        changes.batch.reclaims_space();
+        let mut changes = Changes::new();
+        changes.reclaims_space = true;
         changes.delete_pending(ino);
-        self.commit(&mut changes)
+        self.commit(changes)
     }
 
     /// What the row of a large file claims that its object does not have. Of one whose row is in the entry of its name only

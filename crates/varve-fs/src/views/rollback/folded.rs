@@ -63,8 +63,8 @@ impl VarveFs {
             let key = RowKey::loan(source, dir);
             let loan = now.get(self.meta, &key.to_bytes()).map_err(error::store)?;
             let loan = loan.map(|loan| Loan::decode(&loan)).transpose();
-            let is_same =
-                loan.map_err(|error| error::row(META, key, error))? == Some(Loan::Directory(below));
+            let is_same = loan.map_err(|error| error::unreadable(META, key, error))?
+                == Some(Loan::Directory(below));
             let is_known =
                 known.contains(&dir) || known.range(below.next..below.end).next().is_some();
             if is_known && !is_same {
@@ -92,7 +92,7 @@ impl VarveFs {
                         let inodes = row.names().iter().map(|named| named.body.ino());
                         known.extend(inodes.filter(|ino| folded.concerns(*ino)));
                     }
-                    Err(error) => failed = Some(error::row(META, key, error)),
+                    Err(error) => failed = Some(error::unreadable(META, key, error)),
                 },
                 _ => {}
             }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use varve_engine::{Batch, Branch, Direction, KeyRange, Op, Store};
 use varve_env::{File, OpenMode};
+use varve_namespace::xattr::XattrBytes;
 use varve_schema::key::DataRow;
 use varve_schema::{DictionaryRow, Pending, RowKey, XattrRow};
 use varve_types::limits::XATTRS_BYTES_MAX;
@@ -41,7 +42,6 @@ use crate::rows::for_each_xattr_row;
 use crate::views::Own;
 use crate::views::commit::portion::Portion;
 use crate::views::txn::Transaction;
-use crate::xattr::XattrBytes;
 
 /// Bytes of large files after which they are made durable and the position is noted.
 const NOTED_BYTES: u64 = 64 << 20;

@@ -3,6 +3,7 @@
 //! at, as they come one after the other.
 
 use bytes::Bytes;
+use varve_namespace::xattr::check_name;
 use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
     Body, CHUNK_BYTES, Content, DecodeError, DictionaryRow, EntryRow, FileKind, Inode, Limits,
@@ -16,7 +17,6 @@ use super::receive::ReceiveError;
 use super::{DATA_SPACE, META_SPACE, NAMES_SPACE};
 use crate::dictionaries::check_pair;
 use crate::ids::is_inode_id;
-use crate::xattr::check_name;
 
 /// The error of a stream that is wrong.
 pub(super) fn wrong(what: &str) -> ReceiveError {

@@ -97,7 +97,8 @@ impl Plain<'_> {
         for row in rows.map_err(error::store)? {
             let (key, value) = row.map_err(error::store)?;
             let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let Mark(dir) = Mark::decode(&value).map_err(|error| error::row(META, key, error))?;
+            let Mark(dir) =
+                Mark::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
             marked.push(dir);
         }
         for dir in marked {
@@ -268,7 +269,7 @@ impl Plain<'_> {
     }
 
     fn meta_row(&self, key: RowKey, stored: Bytes) -> FsResult<Option<Bytes>> {
-        let unreadable = |error| error::row(META, key, error);
+        let unreadable = |error| error::unreadable(META, key, error);
         match key.meta_kind() {
             MetaRow::Bookkeeping | MetaRow::Mark(_) | MetaRow::Pending(_) => Ok(None),
             MetaRow::Loan(..) | MetaRow::Twin(..) => Err(cloned()),
@@ -346,7 +347,7 @@ fn is_seen(inode: &Inode) -> bool {
 /// The large files in a row of metadata, each with its length.
 pub(super) fn objects_in(key: &[u8], row: Option<&Bytes>) -> FsResult<Vec<(InodeId, u64)>> {
     let (Some(key), Some(row)) = (RowKey::from_bytes(key), row) else { return Ok(Vec::new()) };
-    let unreadable = |error| error::row(META, key, error);
+    let unreadable = |error| error::unreadable(META, key, error);
     let large = |inode: &Inode| inode.content.is_object().then_some((inode.ino, inode.size));
     Ok(match key.meta_kind() {
         MetaRow::Entry(..) => {

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use varve_engine::{Batch, Branch, Store};
+use varve_namespace::merge::same_but_access_times;
 use varve_schema::{EntrySuffix, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -35,7 +36,6 @@ use crate::fs::VarveFs;
 use crate::ids::IDS_END;
 use crate::superblock::{LARGE_FILE_THRESHOLDS, views_dir};
 use crate::views::commit::{CommitError, Ending};
-use crate::views::merge::same_but_access_times;
 use crate::views::plan::Committed;
 use crate::views::txn::{Purpose, Transaction, TransactionOptions};
 use crate::views::{HIDDEN_NAME, check_name, parse_name, stored_id};
@@ -355,7 +355,8 @@ impl VarveFs {
             let walked =
                 differences.each(space, std::ops::Bound::Unbounded, &mut |key, was, is| {
                     let is_meta = space.0 == META_SPACE;
-                    same &= was == is || (is_meta && same_but_access_times(key, &was, &is));
+                    let kind = RowKey::from_bytes(key).filter(|_| is_meta).map(RowKey::meta_kind);
+                    same &= was == is || same_but_access_times(kind, was.as_ref(), is.as_ref());
                     for (ino, _) in if is_meta { objects_in(key, is.as_ref())? } else { Vec::new() }
                     {
                         same = same

@@ -8,20 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use varve_engine::{Branch, Merged, Store};
+use varve_namespace::merge::is_untouched;
+use varve_namespace::xattr::{self, XattrBytes};
 use varve_schema::acl::{ACL_ACCESS, Acl};
 use varve_schema::{DATA, RowKey, XattrRow, decode_inode_row, encode_inode_row};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use super::is_untouched;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{for_each_xattr_row, read_inode_row};
-use crate::xattr::XattrBytes;
 
 /// What a commit makes of the attributes of a directory.
 #[derive(Debug, Default)]
-pub(in crate::views) struct Attributes {
+pub(super) struct Attributes {
     /// There are any.
     any: bool,
     /// The mode that the access list says, if there is such a list.
@@ -34,7 +34,7 @@ pub(in crate::views) struct Attributes {
 
 impl Attributes {
     /// `row`, which both sides' changes of the directory are in, with what belongs to its attributes.
-    pub(in crate::views) fn settle(&self, row: &Bytes) -> Merged {
+    pub(super) fn settle(&self, row: &Bytes) -> Merged {
         // What cannot be read is not for us to decide.
         let Ok(mut inode) = decode_inode_row(row) else { return Merged::Conflict };
         let contradicts = |mode: u16| mode != inode.perm & 0o777;
@@ -49,11 +49,7 @@ impl Attributes {
 impl VarveFs {
     /// What the commit of `branch` makes of the attributes of the directory `dir`; where rows of them are in conflict, anything.
     /// REQUIRES: all row locks.
-    pub(in crate::views) fn merged_attributes(
-        &self,
-        branch: &Branch,
-        dir: InodeId,
-    ) -> FsResult<Attributes> {
+    pub(super) fn merged_attributes(&self, branch: &Branch, dir: InodeId) -> FsResult<Attributes> {
         let base = branch.base().map_err(error::store)?;
         let own = read_inode_row(branch, self.meta, dir)?;
         let is_changed = own.is_some_and(|inode| !is_untouched(&inode));
@@ -70,11 +66,11 @@ impl VarveFs {
             let Some(row) = (if ours == base { theirs } else { ours }) else { continue };
             merged.any = true;
             bytes.add_row(row);
-            if key == self.xattr_key(dir, ACL_ACCESS)
+            if key == xattr::key(self, dir, ACL_ACCESS)
                 && let Some(attr) = row.get(ACL_ACCESS)
             {
-                let list =
-                    Acl::decode(&attr.value).map_err(|error| error::row(DATA, key, error))?;
+                let list = Acl::decode(&attr.value)
+                    .map_err(|error| error::unreadable(DATA, key, error))?;
                 merged.mode = list.map(|list| list.mode());
             }
         }

@@ -1,5 +1,5 @@
 //! What becomes of rows that both the transaction and the main view have got by unfolding the same directory of a clone
-//! ([`crate::clones`]), which is no change: both got the same.
+//! (`clones` of varve-fs), which is no change: both got the same.
 //!
 //! What either has done to them since is told from that: birth and last change of attributes of an inode are equal until
 //! somebody changes it. So what one has left as it came is as the other has it, be it that it is gone, and of a row that
@@ -7,43 +7,38 @@
 //! directories hold, so what one held at first is what it holds without what is untold.
 
 use bytes::Bytes;
-use varve_engine::{Clash, Merged, Store};
 use varve_schema::key::MetaRow;
 use varve_schema::{
-    Body, Content, DecodeError, DirInfo, EntryRow, FileKind, Inode, Loan, RowKey, UsageChange,
+    Body, Content, DecodeError, DirInfo, EntryRow, FileKind, Inode, Loan, UsageChange,
     decode_inode_row, encode_inode_row,
 };
-use varve_types::{InodeId, KeyspaceId};
+use varve_types::InodeId;
 
-use super::merge_directory;
-use crate::rows::read_inode_row;
+use super::{Clash, Merged, merge_directory};
+
+/// Reads an inode in its own row; `None` too where it cannot be read.
+pub type ReadInode<'a> = dyn Fn(InodeId) -> Option<Inode> + 'a;
 
 /// What tells of a row in conflict besides its values.
-pub(in crate::views) struct Sides<'a> {
-    /// The key space of metadata.
-    pub(in crate::views) meta: KeyspaceId,
+pub struct Sides<'a> {
     /// Ids of this one and later were handed out after the transaction began.
-    pub(in crate::views) epoch: InodeId,
-    /// The store when it began.
-    pub(in crate::views) base: &'a dyn Store,
-    /// The main view.
-    pub(in crate::views) theirs: &'a dyn Store,
+    pub epoch: InodeId,
+    /// Inodes when it began.
+    pub base: &'a ReadInode<'a>,
+    /// Inodes of the main view.
+    pub theirs: &'a ReadInode<'a>,
 }
 
 impl Sides<'_> {
     /// Whether a directory had yet to get names when the transaction began, or was one of those. What cannot be read may have.
     fn was_folded(&self, dir: InodeId) -> bool {
-        match read_inode_row(self.base, self.meta, dir) {
-            Ok(Some(row)) => row.source().is_some(),
-            Ok(None) | Err(_) => true,
-        }
+        (self.base)(dir).is_none_or(|row| row.source().is_some())
     }
 
     /// Whether all names of a row of `dir` came by unfolding, with which what they stand for was made, and nobody has changed that
     /// since. Of directories the main view tells, if it is asked; files of several names may have another inode on each side.
     fn only_came(&self, dir: InodeId, row: &EntryRow, asks_main: bool) -> bool {
-        let read = |ino| read_inode_row(self.theirs, self.meta, ino).ok().flatten();
-        let Some(made) = read(dir).map(|dir| dir.times.btime) else { return false };
+        let Some(made) = (self.theirs)(dir).map(|dir| dir.times.btime) else { return false };
         let came = |inode: &Inode| {
             inode.ino < self.epoch && inode.times.btime == made && is_untouched(inode)
         };
@@ -51,7 +46,7 @@ impl Sides<'_> {
             && row.names().iter().all(|named| match &named.body {
                 Body::Inline(inode) => came(inode),
                 Body::Reference { ino, kind: FileKind::Directory } => {
-                    asks_main && read(*ino).as_ref().is_some_and(came)
+                    asks_main && (self.theirs)(*ino).as_ref().is_some_and(came)
                 }
                 Body::Reference { .. } => false,
             })
@@ -98,10 +93,9 @@ impl Sides<'_> {
 }
 
 /// Decides about a row that came by unfolding, if it is one.
-pub(super) fn merge_unfolded(clash: &Clash<'_>, sides: &Sides<'_>) -> Option<Merged> {
-    let key = RowKey::from_bytes(clash.key).filter(|_| clash.keyspace == sides.meta)?;
-    let Clash { base, theirs, ours, .. } = clash;
-    let merged = match (key.meta_kind(), base, theirs, ours) {
+pub(super) fn merge(clash: &Clash<'_>, sides: &Sides<'_>) -> Option<Merged> {
+    let Clash { meta, base, theirs, ours } = *clash;
+    let merged = match (meta?, base, theirs, ours) {
         (MetaRow::Loan(..), _, Some(theirs), Some(ours)) => further(theirs, ours),
         // Returned by either, nobody needs it.
         (MetaRow::Loan(..), ..) => Ok(Some(Merged::Deleted)),
@@ -143,7 +137,7 @@ fn further(theirs: &Bytes, ours: &Bytes) -> Decided {
 }
 
 /// Whether nobody has changed it since it was made.
-pub(in crate::views) fn is_untouched(inode: &Inode) -> bool {
+pub fn is_untouched(inode: &Inode) -> bool {
     inode.times.ctime == inode.times.btime
 }
 

@@ -15,49 +15,66 @@
 //!
 //! Source: KVFS, thesis section 3.3 (the first committer wins). Departure: rows that commute.
 
-mod attributes;
 mod unfolded;
 
 use bytes::Bytes;
-use varve_engine::{Clash, Merged};
 use varve_schema::key::MetaRow;
 use varve_schema::{
-    Body, Content, DecodeError, DirInfo, EntryRow, Inode, RowKey, UsageChange, decode_inode_row,
+    Body, Content, DecodeError, DirInfo, EntryRow, Inode, UsageChange, decode_inode_row,
     encode_inode_row,
 };
-use varve_types::KeyspaceId;
 
-pub(super) use attributes::Attributes;
-use unfolded::merge_unfolded;
-pub(super) use unfolded::{Sides, is_untouched};
+pub use unfolded::{ReadInode, Sides, is_untouched};
+
+/// A row that both a transaction and the main view have changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Clash<'a> {
+    /// What it is, if it is a row of [`varve_schema::META`].
+    pub meta: Option<MetaRow>,
+    /// Its value when the transaction began.
+    pub base: Option<&'a Bytes>,
+    /// Its value in the main view now.
+    pub theirs: Option<&'a Bytes>,
+    /// Its value in the transaction.
+    pub ours: Option<&'a Bytes>,
+}
+
+/// What becomes of a [`Clash`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Merged {
+    /// Both changes are in this value.
+    Value(Bytes),
+    /// Both are in the row's absence.
+    Deleted,
+    /// They exclude each other.
+    Conflict,
+}
 
 /// Decides about a row that both a transaction and the main view have changed, or have got by unfolding the same directory of a
 /// clone.
-pub(super) fn merge_rows(clash: &Clash<'_>, sides: &Sides<'_>) -> Merged {
-    merge_unfolded(clash, sides).unwrap_or_else(|| merge(clash, sides.meta))
+pub fn merge_rows(clash: &Clash<'_>, sides: &Sides<'_>) -> Merged {
+    unfolded::merge(clash, sides).unwrap_or_else(|| merge(clash))
 }
 
 /// Decides about a row that both have changed.
-pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
-    let Clash { base, theirs, ours, .. } = clash;
-    let key = RowKey::from_bytes(clash.key).map(RowKey::meta_kind);
-    let key = key.filter(|_| clash.keyspace == meta);
+pub fn merge(clash: &Clash<'_>) -> Merged {
+    let Clash { meta: key, base, theirs, ours } = *clash;
     // Two equal changes of what a directory holds are two changes, and a name goes once.
     let adds_up = matches!(key, Some(MetaRow::Inode(_) | MetaRow::Entry(..)));
     if let Some(MetaRow::Mark(_)) = key {
         // One like that of the base is a new one, too: the slot was given to the same directory again.
-        return taken(if ours.is_some() { ours.clone() } else { theirs.clone() });
+        return taken(ours.or(theirs));
     }
-    if clash.keyspace != meta && base.is_none() && theirs.is_some() != ours.is_some() {
+    if key.is_none() && base.is_none() && theirs.is_some() != ours.is_some() {
         // Both may have got it by unfolding, and one has removed it.
         return Merged::Conflict;
     }
     if ours == base || (ours == theirs && !adds_up) {
-        return taken(theirs.clone());
+        return taken(theirs);
     }
-    if clash.keyspace != meta && theirs == base {
+    if key.is_none() && theirs == base {
         // Written as they were; what that says of the inode is in its own row.
-        return taken(ours.clone());
+        return taken(ours);
     }
     let merged = match (key, base, theirs, ours) {
         (Some(MetaRow::Inode(_)), Some(base), Some(theirs), Some(ours)) => {
@@ -67,7 +84,7 @@ pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
             merge_entries(base, theirs, ours)
         }
         (Some(MetaRow::Inode(_) | MetaRow::Entry(..)), Some(_), Some(_), None) => {
-            return match same_but_access_times(clash.key, base, theirs) {
+            return match same_but_access_times(key, base, theirs) {
                 true => Merged::Deleted,
                 false => Merged::Conflict,
             };
@@ -79,11 +96,12 @@ pub(super) fn merge(clash: &Clash<'_>, meta: KeyspaceId) -> Merged {
 }
 
 /// What becomes of a row of which one value counts.
-pub(super) fn taken(value: Option<Bytes>) -> Merged {
-    value.map_or(Merged::Deleted, Merged::Value)
+fn taken(value: Option<&Bytes>) -> Merged {
+    value.map_or(Merged::Deleted, |value| Merged::Value(value.clone()))
 }
 
-pub(super) fn merge_inodes(
+/// Merges two changes of a row of an inode; `None` if they exclude each other.
+pub fn merge_inodes(
     base: &Bytes,
     theirs: &Bytes,
     ours: &Bytes,
@@ -209,16 +227,16 @@ fn merge_entries(
 }
 
 /// Whether two rows of metadata are there and differ at most by times of last access.
-pub(super) fn same_but_access_times(
-    key: &[u8],
-    one: &Option<Bytes>,
-    other: &Option<Bytes>,
+pub fn same_but_access_times(
+    key: Option<MetaRow>,
+    one: Option<&Bytes>,
+    other: Option<&Bytes>,
 ) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return false };
-    match RowKey::from_bytes(key).map(RowKey::meta_kind) {
+    match key {
         Some(MetaRow::Entry(..)) => matches!(same_but_access(one, other), Ok(true)),
         Some(MetaRow::Inode(_)) => {
-            let read = |row| decode_inode_row(row).map(|inode| but_access(&inode));
+            let read = |row: &Bytes| decode_inode_row(row).map(|inode| but_access(&inode));
             matches!((read(one), read(other)), (Ok(one), Ok(other)) if one == other)
         }
         _ => false,

@@ -4,8 +4,6 @@ use varve_types::{FileFlags, InodeId, Timestamp};
 
 use super::*;
 
-const META: KeyspaceId = KeyspaceId::new(1);
-
 fn time(secs: u64) -> Timestamp {
     Timestamp::new(secs as i64, 0).unwrap()
 }
@@ -47,7 +45,8 @@ fn info(inode: &mut Inode) -> &mut DirInfo {
 }
 
 fn merged(key: RowKey, base: Option<Bytes>, theirs: Option<Bytes>, ours: Option<Bytes>) -> Merged {
-    merge(&Clash { keyspace: META, key: &key.to_bytes(), base, theirs, ours }, META)
+    let [base, theirs, ours] = [&base, &theirs, &ours].map(Option::as_ref);
+    merge(&Clash { meta: Some(key.meta_kind()), base, theirs, ours })
 }
 
 fn merged_inodes(base: &Inode, theirs: &Inode, ours: &Inode) -> Option<Inode> {
@@ -176,8 +175,8 @@ fn anything_else_is_a_conflict() {
     {
         assert_eq!(merged(key, a.clone(), b.clone(), c.clone()), Merged::Conflict);
     }
-    let clash = Clash { keyspace: KeyspaceId::new(2), key: b"k", base: a, theirs: b, ours: c };
-    assert_eq!(merge(&clash, META), Merged::Conflict);
+    let [base, theirs, ours] = [&a, &b, &c].map(Option::as_ref);
+    assert_eq!(merge(&Clash { meta: None, base, theirs, ours }), Merged::Conflict);
 }
 
 /// The main view had ended the mark since, so that the slot came to the same directory again.

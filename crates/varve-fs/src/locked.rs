@@ -1,0 +1,275 @@
+//! Carrying out an operation of [`varve_namespace`] on this store: locks, what it reads under them, the batch, and what follows.
+//!
+//! 1. [`VarveFs::decide`] locks the rows that an operation is expected to write, and lets it decide.
+//! 2. Where it needs more ([`Need`]), all row locks are dropped and taken anew with what it needs, so that no operation waits
+//!    for a lock while it holds one. Then the operation begins again.
+//! 3. [`VarveFs::carry_out`] writes the decision as one batch and lets memory follow, still under the locks.
+//!
+//! Invariant: the lock of the tree is taken before row locks.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+use varve_namespace::{Decision, Effect, Locked, Need, Outcome, Rows, Stop};
+use varve_schema::{
+    EntryRow, FileKind, Inode, NameHasher, ParentRow, Place, RowKey, Usage, XattrRow,
+};
+use varve_types::{InodeId, Timestamp};
+use varve_vfs::{FsError, FsResult};
+
+use crate::fs::VarveFs;
+use crate::locator::Locator;
+use crate::locks::RowGuards;
+
+/// Rows that an operation asked for besides those it began with, before those of earlier tries are dropped: each try may have
+/// met other names.
+const ASKED_ROWS_MAX: usize = 8;
+
+/// Rows that are locked for an operation, and what it knows under the locks.
+pub(crate) struct LockedRows<'a> {
+    fs: &'a VarveFs,
+    keys: SmallVec<[RowKey; 6]>,
+    /// How many of `keys` it began with.
+    first: usize,
+    new_ino: Cell<Option<InodeId>>,
+    orphans: Orphans<'a>,
+    // In the order in which they are dropped.
+    guards: RowGuards<'a>,
+    all: bool,
+    tree: Option<MutexGuard<'a, ()>>,
+}
+
+/// Inodes that the operation is about to take the last name from. Dropped before it is committed, they keep their names.
+struct Orphans<'a> {
+    locator: &'a Locator,
+    marked: RefCell<SmallVec<[InodeId; 1]>>,
+}
+
+impl Drop for Orphans<'_> {
+    fn drop(&mut self) {
+        self.marked.get_mut().iter().for_each(|ino| self.locator.unmark_orphan(*ino));
+    }
+}
+
+impl VarveFs {
+    /// Lets `operation` decide, under the locks of the rows `first` and of what else it turns out to need. The locks are held as
+    /// long as the first of what this returns. REQUIRES: the caller holds no row lock.
+    pub(crate) fn decide<T>(
+        &self,
+        first: &[RowKey],
+        operation: impl Fn(&LockedRows<'_>, Timestamp) -> Outcome<T>,
+    ) -> FsResult<(LockedRows<'_>, T)> {
+        let mut rows = LockedRows {
+            fs: self,
+            keys: SmallVec::from_slice(first),
+            first: first.len(),
+            new_ino: Cell::new(None),
+            orphans: Orphans { locator: &self.locator, marked: RefCell::default() },
+            guards: self.lock_rows(first)?,
+            all: false,
+            tree: None,
+        };
+        loop {
+            match operation(&rows, self.now()) {
+                Ok(decided) => return Ok((rows, decided)),
+                Err(Stop::Refused(error)) => return Err(error),
+                Err(Stop::Needs(need)) => rows = rows.with(need)?,
+            }
+        }
+    }
+
+    /// Writes what an operation has decided, which may move inodes, and lets memory follow.
+    pub(crate) fn carry_out(&self, rows: &LockedRows<'_>, decision: Decision) -> FsResult<()> {
+        let committed = self.commit(decision.changes);
+        if rows.all {
+            self.accounts.forget_chains();
+        }
+        committed?;
+        rows.orphans.marked.borrow_mut().clear();
+        self.follow(decision.effects)
+    }
+
+    /// Lets memory follow what was written.
+    pub(crate) fn follow(&self, effects: impl IntoIterator<Item = Effect>) -> FsResult<()> {
+        self.moves.fetch_add(1, Ordering::AcqRel);
+        for effect in effects {
+            match effect {
+                Effect::Moved { ino, to } => self.locator.moved(ino, to)?,
+                Effect::Orphaned(ino) => self.locator.moved(ino, Place::Own)?,
+                Effect::Gone { inode, has_object } => {
+                    let ino = inode.ino;
+                    self.locator.detach(inode)?;
+                    if has_object {
+                        self.reaper.enqueue(ino);
+                    }
+                }
+                Effect::Named(ino) => {
+                    self.locator.unmark_orphan(ino);
+                    if let Some(node) = self.locator.node(ino) {
+                        node.state().linkable = false;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LockedRows<'_> {
+    /// The same, with what is needed as well.
+    fn with(mut self, need: Need) -> FsResult<Self> {
+        self.orphans = Orphans { locator: &self.fs.locator, marked: RefCell::default() };
+        drop(self.guards);
+        match need {
+            Need::Rows(more) => {
+                if self.keys.len() + more.len() > self.first + ASKED_ROWS_MAX {
+                    self.keys.truncate(self.first);
+                }
+                self.keys.extend(more);
+            }
+            Need::Names(dir) => self.fs.unfold(dir)?,
+            Need::Tree => self.tree = Some(self.fs.tree.lock()),
+            Need::AllRows => self.all = true,
+        }
+        self.guards = self.fs.lock_rows_or_all(&self.keys, self.all)?;
+        Ok(self)
+    }
+
+    /// Asks for the lock of `key`, unless it is held.
+    fn check_locked(&self, key: RowKey) -> Outcome<()> {
+        if self.guards.holds(key) { Ok(()) } else { Err(Stop::row(key)) }
+    }
+}
+
+impl Rows for LockedRows<'_> {
+    type Error = Stop;
+
+    fn hasher(&self) -> &NameHasher {
+        &self.fs.hasher
+    }
+
+    fn obeys_lists(&self) -> bool {
+        self.fs.obeys_lists()
+    }
+
+    fn peek_inode(&self, ino: InodeId) -> Outcome<Option<Inode>> {
+        Ok(self.fs.inode_row(ino)?)
+    }
+
+    fn xattr_row(&self, key: RowKey) -> Outcome<XattrRow> {
+        Ok(self.fs.xattr_row(key)?)
+    }
+
+    fn xattr_rows(
+        &self,
+        ino: InodeId,
+        visit: &mut dyn FnMut(RowKey, XattrRow) -> bool,
+    ) -> Outcome<()> {
+        Ok(self.fs.xattr_rows(ino, visit)?)
+    }
+
+    fn xattr_keys(&self, ino: InodeId, visit: &mut dyn FnMut(RowKey) -> bool) -> Outcome<()> {
+        Ok(self.fs.xattr_keys(ino, visit)?)
+    }
+
+    fn parent_row(&self, key: RowKey) -> Outcome<ParentRow> {
+        Ok(self.fs.parent_row(key)?)
+    }
+
+    fn parent_rows(
+        &self,
+        key: RowKey,
+        visit: &mut dyn FnMut(RowKey, ParentRow) -> bool,
+    ) -> Outcome<()> {
+        Ok(self.fs.parent_rows(key, visit)?)
+    }
+}
+
+impl Locked for LockedRows<'_> {
+    fn inode(&self, ino: InodeId) -> Outcome<Option<Inode>> {
+        self.check_locked(RowKey::inode(ino))?;
+        Ok(self.fs.inode_row(ino)?)
+    }
+
+    fn entry_row(&self, key: RowKey) -> Outcome<EntryRow> {
+        self.check_locked(key)?;
+        match self.guards.know_absent(key) {
+            true => Ok(EntryRow::default()),
+            false => Ok(self.fs.entry_row(key)?),
+        }
+    }
+
+    fn not_a_directory(&self, ino: InodeId) -> FsError {
+        match self.fs.peek_inode(ino) {
+            Ok(Some(inode)) if inode.kind == FileKind::Directory => FsError::NotFound,
+            // What is being moved within rows of names is none either.
+            Ok(_) => FsError::NotDirectory,
+            Err(error) => error,
+        }
+    }
+
+    fn new_ino(&self) -> Outcome<InodeId> {
+        let ino = match self.new_ino.get() {
+            Some(ino) => ino,
+            None => self.fs.ids.allocate()?,
+        };
+        self.new_ino.set(Some(ino));
+        Ok(ino)
+    }
+
+    fn place(&self, ino: InodeId) -> Outcome<Place> {
+        Ok(self.fs.locator.place(ino)?.unwrap_or(Place::Own))
+    }
+
+    fn must_outlive_its_name(&self, ino: InodeId, has_more_rows: bool) -> Outcome<bool> {
+        let marked = self.fs.locator.mark_orphan(ino, has_more_rows)?;
+        if marked {
+            self.orphans.marked.borrow_mut().push(ino);
+        }
+        Ok(marked)
+    }
+
+    fn is_linkable(&self, ino: InodeId) -> bool {
+        self.fs.locator.node(ino).is_some_and(|node| node.state().linkable)
+    }
+
+    fn tree_stands_still(&self) -> bool {
+        self.tree.is_some()
+    }
+
+    fn all_rows_are_locked(&self) -> bool {
+        self.all
+    }
+
+    fn crosses_limits(&self, from: InodeId, to: InodeId) -> Outcome<bool> {
+        Ok(self.fs.accounts.crosses(from, to)?)
+    }
+
+    fn usage_below(&self, dir: InodeId) -> Outcome<Usage> {
+        Ok(self.fs.recorded_usage(dir)?)
+    }
+
+    fn claim_directory(&self, dir: InodeId) -> Outcome<()> {
+        Ok(self.fs.claim_directory(dir)?)
+    }
+
+    fn check_written_elsewhere(&self, inode: &Inode) -> Outcome<()> {
+        Ok(self.fs.check_written_elsewhere(inode)?)
+    }
+
+    fn check_none_written_elsewhere(&self, row: &EntryRow) -> Outcome<()> {
+        Ok(self.fs.check_none_written_elsewhere(row)?)
+    }
+
+    fn refresh_from_object(&self, inode: &mut Inode) {
+        if let Err(error) = self.fs.take_from_object(inode) {
+            log::warn!("the object of a removed inode cannot be asked for its size: {error}");
+        }
+    }
+
+    fn object_bytes(&self, ino: InodeId) -> Outcome<u64> {
+        Ok(self.fs.object_stat(ino)?.len)
+    }
+}

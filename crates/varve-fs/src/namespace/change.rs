@@ -1,0 +1,155 @@
+//! Making, removing, linking and moving names: each call lets the operation of [`varve_namespace`] decide under its locks
+//! ([`crate::locked`]), writes the decision, and counts lookups before the locks are dropped.
+
+use std::sync::Arc;
+
+use varve_namespace::{Created, NameIn, NewInode, Remove, create, link, remove, rename};
+use varve_schema::{Place, RowKey};
+use varve_types::{FileName, InodeId};
+use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened, RenameMode};
+
+use crate::fs::VarveFs;
+use crate::node::OpenNode;
+
+impl VarveFs {
+    /// Makes `new` under `name`; the entry counts as a lookup.
+    pub(crate) fn make(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        new: &NewInode,
+    ) -> FsResult<Entry> {
+        let note = |ino, place| self.locator.note_new(ino, place);
+        self.make_under_locks(caller, parent, name, new, note).map(|(entry, ())| entry)
+    }
+
+    /// Makes an empty regular file under `name` and opens it; the entry counts as a lookup.
+    pub(crate) fn make_and_open(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+        flags: OpenFlags,
+    ) -> FsResult<(Entry, Opened)> {
+        let new = NewInode::regular(perm);
+        self.make_under_locks(caller, parent, name, &new, |ino, place| {
+            let node = self.locator.note_new_and_open(ino, place);
+            if flags.write {
+                node.state().began_in = Some(parent);
+            }
+            self.add_handle(&node, flags, false)
+        })
+    }
+
+    /// Makes an empty regular file under `name` and counts a handle of it, which is a writer; the entry counts as a lookup.
+    pub(crate) fn make_and_count(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        perm: u32,
+    ) -> FsResult<(Entry, Arc<OpenNode>)> {
+        let new = NewInode::regular(perm);
+        self.make_under_locks(caller, parent, name, &new, |ino, place| {
+            let node = self.locator.note_new_and_open(ino, place);
+            let mut state = node.state();
+            state.began_in = Some(parent);
+            state.writers += 1;
+            drop(state);
+            node
+        })
+    }
+
+    /// Makes `new` and calls `then`, which counts the lookup, before the locks are dropped.
+    fn make_under_locks<T>(
+        &self,
+        caller: Caller,
+        parent: InodeId,
+        name: FileName<'_>,
+        new: &NewInode,
+        then: impl FnOnce(InodeId, Place) -> T,
+    ) -> FsResult<(Entry, T)> {
+        self.writable()?;
+        self.check_name(parent, name)?;
+        let keys = [RowKey::inode(parent), self.entry_key(parent, name)];
+        let (_locks, created) =
+            self.decide(&keys, |rows, now| create(rows, caller, parent, name, new, now))?;
+        let Created { inode, place, changes } = created;
+        self.commit(changes)?;
+        let then = then(inode.ino, place);
+        Ok((Entry { attr: self.attr(&inode)? }, then))
+    }
+
+    pub(crate) fn do_link(
+        &self,
+        ino: InodeId,
+        parent: InodeId,
+        name: FileName<'_>,
+    ) -> FsResult<Entry> {
+        self.writable()?;
+        self.check_name(parent, name)?;
+        if ino.is_made_up() {
+            return Err(FsError::NotPermitted);
+        }
+        let mut keys =
+            vec![RowKey::inode(parent), self.entry_key(parent, name), RowKey::inode(ino)];
+        if let Some(Place::Entry { key, .. }) = self.locator.place(ino)? {
+            keys.push(key);
+        }
+        // What has no name counts nowhere, so it must not grow between the look at its size and the name.
+        let node = self.locator.node(ino).filter(|node| node.state().linkable);
+        let growing = node.as_ref().map(|node| node.append.lock());
+        let (locks, (inode, decision)) =
+            self.decide(&keys, |rows, now| link(rows, ino, parent, name, now))?;
+        self.carry_out(&locks, decision)?;
+        self.locator.note_lookup(ino, Place::Own)?;
+        drop((locks, growing));
+        // A writer may have closed it when it had no name.
+        if inode.nlink == 1 && inode.content.is_dirty() {
+            self.settle_unwritten(ino);
+        }
+        Ok(Entry { attr: self.attr(&inode)? })
+    }
+
+    pub(crate) fn remove_name(
+        &self,
+        parent: InodeId,
+        name: FileName<'_>,
+        what: Remove,
+    ) -> FsResult<()> {
+        self.writable()?;
+        self.check_name(parent, name)?;
+        let keys = [RowKey::inode(parent), self.entry_key(parent, name)];
+        let (locks, decision) =
+            self.decide(&keys, |rows, now| remove(rows, parent, name, what, now))?;
+        self.carry_out(&locks, decision)
+    }
+
+    pub(crate) fn do_rename(
+        &self,
+        from: NameIn<'_>,
+        to: NameIn<'_>,
+        mode: RenameMode,
+    ) -> FsResult<()> {
+        self.writable()?;
+        self.check_name(from.dir, from.name)?;
+        self.check_name(to.dir, to.name)?;
+        let keys = [
+            RowKey::inode(from.dir),
+            RowKey::inode(to.dir),
+            self.entry_key(from.dir, from.name),
+            self.entry_key(to.dir, to.name),
+        ];
+        match self.decide(&keys, |rows, now| rename(rows, from, to, mode, now))? {
+            (locks, Some(decision)) => self.carry_out(&locks, decision),
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// The row in which `name` in `dir` is.
+    fn entry_key(&self, dir: InodeId, name: FileName<'_>) -> RowKey {
+        RowKey::entry(dir, self.hasher.entry(name.as_bytes()))
+    }
+}

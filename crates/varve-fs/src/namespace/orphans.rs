@@ -1,0 +1,51 @@
+//! Inodes without a name that somebody holds: removed once the last lookup and the last handle are gone.
+
+use varve_namespace::reap;
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult};
+
+use crate::fs::VarveFs;
+
+/// Orphans that closing removes: each costs one batch.
+const ORPHANS_AT_CLOSE_MAX: usize = 4096;
+
+impl VarveFs {
+    /// Removes what is left of an orphan, unless it was opened or named again. Waits for the operation that
+    /// took its last name.
+    pub(crate) fn reap_orphan(&self, ino: InodeId) -> FsResult<()> {
+        let held = match self.hold(ino) {
+            Err(FsError::Stale) => return Ok(()),
+            held => held?,
+        };
+        if held.is_detached() || held.inode.nlink > 0 || self.locator.is_reachable(ino) {
+            return Ok(());
+        }
+        let mut inode = held.inode.clone();
+        if let Err(error) = self.take_from_object(&mut inode) {
+            log::warn!("an orphan's object cannot be asked for its size: {error}");
+        }
+        let decision = reap(self, inode)?;
+        self.commit(decision.changes)?;
+        self.follow(decision.effects)
+    }
+
+    /// Removes what is left of orphans that only open handles or lookups kept, up to [`ORPHANS_AT_CLOSE_MAX`]; the next
+    /// mount finds the others. REQUIRES: no call is under way, and none follows.
+    pub(crate) fn drop_known_orphans(&self) {
+        for ino in self.locator.abandon_orphans(ORPHANS_AT_CLOSE_MAX) {
+            if let Err(error) = self.reap_orphan(ino) {
+                log::warn!("inode {ino}, which has no name, stays until the next mount: {error}");
+            }
+        }
+    }
+
+    /// Takes back lookups; with the last one an orphan that is not open goes.
+    pub(crate) fn do_forget(&self, ino: InodeId, lookups: u64) -> FsResult<()> {
+        if !self.locator.forget(ino, lookups)? {
+            return Ok(());
+        }
+        let reaped = self.reap_orphan(ino);
+        self.locator.close(ino);
+        reaped
+    }
+}
