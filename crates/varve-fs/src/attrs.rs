@@ -38,7 +38,7 @@ impl VarveFs {
 
     /// Whether programs may have mapped memory of a large file that they change it in straight.
     fn may_change_in_memory(&self, ino: InodeId) -> bool {
-        self.locator.node(ino).is_some_and(|node| node.state().straight_mappers > 0)
+        self.session.inodes.node(ino).is_some_and(|node| node.state().straight_mappers > 0)
     }
 
     pub(crate) fn do_setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {

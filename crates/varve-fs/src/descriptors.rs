@@ -23,7 +23,7 @@ use varve_env::File;
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use crate::node::OpenNode;
+use crate::open::OpenNode;
 
 /// Objects held open until the next sync, at most. Of more one sync of all costs less than one of each.
 const CLAIMED_MAX: usize = 64;

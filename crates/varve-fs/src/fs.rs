@@ -14,28 +14,25 @@ use parking_lot::Mutex;
 use varve_engine::options::DbOptions;
 use varve_engine::paths::WritePaths;
 use varve_engine::{KeyspaceOptions, Reserve, Store, StoreError, StoreResult};
-use varve_env::{Env, FileLock, JoinHandle, OpenMode, ShadowEnv, is_no_space};
+use varve_env::{Env, File, FileLock, JoinHandle, OpenMode, ShadowEnv, is_no_space};
 use varve_namespace::Changes;
 use varve_schema::key::STORE_ID;
 use varve_schema::{
     Content, DATA, DICTIONARIES, DirInfo, FileKind, Inode, META, NameHasher, Times,
 };
+use varve_session::Session;
 use varve_types::{FileFlags, InodeId, KeyspaceId};
 use varve_vfs::FsError;
 
 use crate::clones::{Ground, Sources};
-use crate::data::{Unsettled, Walks};
+use crate::data::Unsettled;
 use crate::dictionaries::Dictionaries;
 use crate::dir_rows::DirRows;
 use crate::engine::{Engine, EngineKind};
-use crate::habits::Habits;
 use crate::ids::IdAllocator;
 use crate::kept::exists;
-use crate::locator::Locator;
 use crate::locks::RowLocks;
 use crate::lost::Lost;
-use crate::namespace::by_number::Hints;
-use crate::node::Handles;
 use crate::objects::Objects;
 use crate::options::{FormatOptions, MountOptions};
 use crate::reaper::Reaper;
@@ -63,13 +60,9 @@ pub struct VarveFs {
     pub(crate) dirs: Arc<DirRows>,
     pub(crate) xattrs: KnownXattrs,
     pub(crate) accounts: Arc<Accounts>,
-    pub(crate) locator: Locator,
-    pub(crate) handles: Handles,
-    pub(crate) habits: Habits,
-    pub(crate) walks: Walks,
+    /// What the front end knows.
+    pub(crate) session: Session<Arc<dyn File>>,
     pub(crate) unsettled: Unsettled,
-    /// Where files were found that nobody knew any more.
-    pub(crate) hints: Hints,
     pub(crate) ids: Arc<IdAllocator>,
     pub(crate) objects: Arc<Objects>,
     pub(crate) reaper: Arc<Reaper>,
@@ -556,12 +549,8 @@ impl VarveFs {
             dirs,
             xattrs,
             accounts,
-            locator: Locator::new(spill, options.located_inodes()),
-            handles: Handles::new(),
-            habits: Habits::new(),
-            walks: Walks::new(),
+            session: Session::new(Box::new(spill), options.located_inodes()),
             unsettled: Unsettled::default(),
-            hints: Hints::default(),
             ids,
             reaper: Arc::new(reaper),
             dictionaries: Arc::new(dictionaries),
@@ -607,7 +596,7 @@ impl VarveFs {
 
     /// For how long nobody has asked for names, attributes or files of a view; nothing while files are open in it.
     pub fn unused_for(&self) -> Duration {
-        if self.handles.count() > 0 {
+        if self.session.handles.count() > 0 {
             return Duration::ZERO;
         }
         let used = self.used.load(Ordering::Relaxed);

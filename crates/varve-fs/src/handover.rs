@@ -13,16 +13,16 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use varve_engine::{StoreError, StoreResult};
-use varve_env::{Env, FileLock};
+use varve_env::{Env, File, FileLock};
 use varve_schema::{Handover, KnownInode, OpenHandle, Pending, Place};
 use varve_types::InodeId;
 use varve_vfs::{FsResult, OpenFlags};
 
 use crate::fs::{VarveFs, invalid};
-use crate::locator::Known;
-use crate::node::{NodeState, OpenFile, OpenNode};
+use crate::open::{OpenFile, OpenNode};
 use crate::options::MountOptions;
 use crate::superblock::Superblock;
+use varve_session::{InodeEntry, NodeState};
 
 /// What a successor needs besides the store.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl VarveFs {
     /// synced: so the successor finds everything even if the closing fails, which is only logged.
     pub fn hand_over(&self) -> StoreResult<HandedOver> {
         self.abandon_unsettled();
-        if let Err(error) = self.locator.tidy_store() {
+        if let Err(error) = self.session.inodes.tidy_store() {
             log::error!("places of inodes that are known no more stay in the store: {error}");
         }
         let handover = self.volatile_state();
@@ -78,7 +78,8 @@ impl VarveFs {
         if self.options.read_only {
             return Ok(());
         }
-        let has_writers = |ino| self.locator.node(ino).is_some_and(|node| node.state().writers > 0);
+        let has_writers =
+            |ino| self.session.inodes.node(ino).is_some_and(|node| node.state().writers > 0);
         self.each_pending(&mut |ino, kind| match kind {
             Pending::ObjectDirty { entry } if !has_writers(ino) => self.settle_pending(ino, entry),
             _ => Ok(()),
@@ -86,11 +87,11 @@ impl VarveFs {
     }
 
     fn volatile_state(&self) -> Handover {
-        let (_, spilled) = self.locator.counts();
+        let (_, spilled) = self.session.inodes.counts();
         let mut handover =
-            Handover { next_handle: self.handles.next(), spilled, ..Handover::default() };
-        self.locator.for_each(&mut |ino, known| {
-            let of_node = |it: fn(&NodeState) -> bool| {
+            Handover { next_handle: self.session.handles.next(), spilled, ..Handover::default() };
+        self.session.inodes.for_each(&mut |ino, known| {
+            let of_node = |it: fn(&NodeState<Arc<dyn File>>) -> bool| {
                 known.node.as_ref().is_some_and(|node| it(&node.state()))
             };
             handover.known.push(KnownInode {
@@ -102,7 +103,7 @@ impl VarveFs {
                 place: known.place.clone(),
             });
         });
-        self.handles.for_each(&mut |handle, file| {
+        self.session.handles.for_each(&mut |handle, file| {
             let OpenFlags { read, write, append, appends, sync, execute, .. } = file.flags;
             let (ino, passthrough) = (file.node.ino, file.passthrough);
             handover.open.push(OpenHandle {
@@ -123,12 +124,12 @@ impl VarveFs {
     fn take_over(&self, handover: Handover) -> StoreResult<()> {
         // There may have been commits.
         self.ends_move.store(true, Ordering::Release);
-        self.locator.restore_spilled(handover.spilled);
+        self.session.inodes.restore_spilled(handover.spilled);
         let mut special = Vec::new();
         for KnownInode { ino, lookups, orphan, linkable, replaced, place } in handover.known {
-            let mut known = Known::new(place, lookups);
+            let mut known = InodeEntry::new(place, lookups);
             known.orphan = orphan;
-            self.locator.restore(ino, known);
+            self.session.inodes.restore(ino, known);
             if linkable || replaced {
                 special.push((ino, linkable, replaced));
             }
@@ -137,9 +138,9 @@ impl VarveFs {
         for open in &handover.open {
             files.push((open.handle, self.reopen(open)?));
         }
-        self.handles.restore(handover.next_handle, files);
+        self.session.handles.restore(handover.next_handle, files);
         for (ino, linkable, replaced) in special {
-            if let Some(node) = self.locator.node(ino) {
+            if let Some(node) = self.session.inodes.node(ino) {
                 let mut state = node.state();
                 (state.linkable, state.replaced) = (linkable, replaced);
             }
@@ -172,8 +173,8 @@ impl VarveFs {
         let inode = self.read_inode(ino).map_err(|error| {
             StoreError::Invalid(format!("inode {ino}, which is open, cannot be read: {error}"))
         })?;
-        let place = self.locator.place(ino).map_err(invalid)?.unwrap_or(Place::Own);
-        let node = self.locator.open(ino, place).map_err(invalid)?;
+        let place = self.session.inodes.place(ino).map_err(invalid)?.unwrap_or(Place::Own);
+        let node = self.session.inodes.open(ino, place).map_err(invalid)?;
         node.state().has_object = inode.content.is_object();
         Ok(node)
     }

@@ -100,7 +100,7 @@ impl VarveFs {
         if ino.is_made_up() {
             return self.made_up(ino).ok_or(FsError::Stale).map(Some);
         }
-        match self.locator.place(ino)? {
+        match self.session.inodes.place(ino)? {
             Some(Place::Detached(inode)) => Ok(Some(*inode)),
             Some(Place::Entry { key, slot }) => self.inode_in(key, slot, ino),
             Some(Place::Own) => self.inode_row(ino),
@@ -140,7 +140,7 @@ impl VarveFs {
             return Err(FsError::NotPermitted);
         }
         for _ in 0..RETRIES_MAX {
-            let place = self.locator.place(ino)?;
+            let place = self.session.inodes.place(ino)?;
             let key = match &place {
                 Some(Place::Entry { key, .. }) => *key,
                 _ => RowKey::inode(ino),
@@ -155,7 +155,7 @@ impl VarveFs {
                 let (stored, home) = (Stored::of(&inode), Home::Entry { key, slot, row });
                 return Ok(Held { stored, inode, home, guards });
             }
-            if self.locator.place(ino)? != place {
+            if self.session.inodes.place(ino)? != place {
                 continue;
             }
             let (inode, home) = match place {
@@ -177,7 +177,7 @@ impl VarveFs {
         held: &mut Held<'a>,
         ino: InodeId,
     ) -> FsResult<Option<Inode>> {
-        let place = self.locator.place(ino)?;
+        let place = self.session.inodes.place(ino)?;
         let key = match &place {
             Some(Place::Entry { key, .. }) => *key,
             _ => RowKey::inode(ino),
@@ -201,13 +201,13 @@ impl VarveFs {
             return Ok(());
         }
         let ino = held.inode.ino;
-        self.locator.mark_orphan(ino, true)?;
+        self.session.inodes.mark_orphan(ino, true)?;
         let mut changes = Changes::new();
         changes.put_inode(&held.inode);
         changes.put_pending(ino, Pending::Orphan);
         self.commit(changes)?;
         held.home = Home::Own;
-        self.locator.moved(ino, Place::Own)
+        self.session.inodes.moved(ino, Place::Own)
     }
 
     /// Adds the held inode, as it is now, to `changes`, and charges its directory if its size changed.
@@ -237,7 +237,7 @@ impl VarveFs {
             Home::Entry { key, row, .. } => {
                 changes.put_row(*key, row.replaced(&held.inode).into());
             }
-            Home::Detached => self.locator.detach(Box::new(held.inode.clone()))?,
+            Home::Detached => self.session.inodes.detach(Box::new(held.inode.clone()))?,
         }
         Ok(())
     }

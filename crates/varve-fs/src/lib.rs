@@ -6,8 +6,8 @@
 //! 1. `vfs` takes it and hands it to the module of its kind: `namespace` (names), `attrs`, `open`
 //!    (handles), `data` (bytes) and `xattr`. Copies that are made later are in `clones`.
 //! 2. Operations on names decide in [`varve_namespace`], under locks that [`locked`] takes for them. Other modules find the inode
-//!    they need by its id through the `locator`, and lock its row ([`held`]).
-//! 3. The decision becomes one batch (`rows`, `usage`). What is in memory (locator, open nodes) follows before the locks are
+//!    they need by its id through the [session](varve_session), and lock its row ([`held`]).
+//! 3. The decision becomes one batch (`rows`, `usage`). What is in memory (the session's inode table) follows before the locks are
 //!    dropped.
 //!
 //! Invariants, which [`fsck`] checks: every entry's inode exists, exactly once; a directory knows its
@@ -18,6 +18,7 @@
 //! Source: TableFS, thesis sections 4.2.1 to 4.2.6.
 
 mod attrs;
+mod begin_large;
 mod clones;
 mod data;
 mod descriptors;
@@ -29,20 +30,16 @@ mod error;
 mod flags;
 mod fs;
 pub mod fsck;
-mod habits;
 mod handover;
 mod held;
-mod id_hash;
 mod ids;
 mod kept;
-mod locator;
 mod locked;
 mod locks;
 mod lost;
 mod main_file;
 mod mapped;
 mod namespace;
-mod node;
 mod objects;
 mod open;
 mod options;

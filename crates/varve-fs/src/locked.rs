@@ -8,19 +8,21 @@
 //! Invariant: the lock of the tree is taken before row locks.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
+use varve_env::File;
 use varve_namespace::{Decision, Effect, Locked, Need, Outcome, Rows, Stop};
 use varve_schema::{
     EntryRow, FileKind, Inode, NameHasher, ParentRow, Place, RowKey, Usage, XattrRow,
 };
+use varve_session::InodeTable;
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
 use crate::fs::VarveFs;
-use crate::locator::Locator;
 use crate::locks::RowGuards;
 
 /// Rows that an operation asked for besides those it began with, before those of earlier tries are dropped: each try may have
@@ -43,13 +45,13 @@ pub(crate) struct LockedRows<'a> {
 
 /// Inodes that the operation is about to take the last name from. Dropped before it is committed, they keep their names.
 struct Orphans<'a> {
-    locator: &'a Locator,
+    inodes: &'a InodeTable<Arc<dyn File>>,
     marked: RefCell<SmallVec<[InodeId; 1]>>,
 }
 
 impl Drop for Orphans<'_> {
     fn drop(&mut self) {
-        self.marked.get_mut().iter().for_each(|ino| self.locator.unmark_orphan(*ino));
+        self.marked.get_mut().iter().for_each(|ino| self.inodes.unmark_orphan(*ino));
     }
 }
 
@@ -66,7 +68,7 @@ impl VarveFs {
             keys: SmallVec::from_slice(first),
             first: first.len(),
             new_ino: Cell::new(None),
-            orphans: Orphans { locator: &self.locator, marked: RefCell::default() },
+            orphans: Orphans { inodes: &self.session.inodes, marked: RefCell::default() },
             guards: self.lock_rows(first)?,
             all: false,
             tree: None,
@@ -96,18 +98,18 @@ impl VarveFs {
         self.moves.fetch_add(1, Ordering::AcqRel);
         for effect in effects {
             match effect {
-                Effect::Moved { ino, to } => self.locator.moved(ino, to)?,
-                Effect::Orphaned(ino) => self.locator.moved(ino, Place::Own)?,
+                Effect::Moved { ino, to } => self.session.inodes.moved(ino, to)?,
+                Effect::Orphaned(ino) => self.session.inodes.moved(ino, Place::Own)?,
                 Effect::Gone { inode, has_object } => {
                     let ino = inode.ino;
-                    self.locator.detach(inode)?;
+                    self.session.inodes.detach(inode)?;
                     if has_object {
                         self.reaper.enqueue(ino);
                     }
                 }
                 Effect::Named(ino) => {
-                    self.locator.unmark_orphan(ino);
-                    if let Some(node) = self.locator.node(ino) {
+                    self.session.inodes.unmark_orphan(ino);
+                    if let Some(node) = self.session.inodes.node(ino) {
                         node.state().linkable = false;
                     }
                 }
@@ -120,7 +122,7 @@ impl VarveFs {
 impl LockedRows<'_> {
     /// The same, with what is needed as well.
     fn with(mut self, need: Need) -> FsResult<Self> {
-        self.orphans = Orphans { locator: &self.fs.locator, marked: RefCell::default() };
+        self.orphans = Orphans { inodes: &self.fs.session.inodes, marked: RefCell::default() };
         drop(self.guards);
         match need {
             Need::Rows(more) => {
@@ -220,11 +222,11 @@ impl Locked for LockedRows<'_> {
     }
 
     fn place(&self, ino: InodeId) -> Outcome<Place> {
-        Ok(self.fs.locator.place(ino)?.unwrap_or(Place::Own))
+        Ok(self.fs.session.inodes.place(ino)?.unwrap_or(Place::Own))
     }
 
     fn must_outlive_its_name(&self, ino: InodeId, has_more_rows: bool) -> Outcome<bool> {
-        let marked = self.fs.locator.mark_orphan(ino, has_more_rows)?;
+        let marked = self.fs.session.inodes.mark_orphan(ino, has_more_rows)?;
         if marked {
             self.orphans.marked.borrow_mut().push(ino);
         }
@@ -232,7 +234,7 @@ impl Locked for LockedRows<'_> {
     }
 
     fn is_linkable(&self, ino: InodeId) -> bool {
-        self.fs.locator.node(ino).is_some_and(|node| node.state().linkable)
+        self.fs.session.inodes.node(ino).is_some_and(|node| node.state().linkable)
     }
 
     fn tree_stands_still(&self) -> bool {

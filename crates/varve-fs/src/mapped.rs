@@ -132,7 +132,7 @@ impl VarveFs {
 
     /// Whether somebody has the object of `ino` open for writing, besides this program.
     pub(crate) fn is_written_straight(&self, ino: InodeId) -> FsResult<bool> {
-        let is_open = self.locator.node(ino).is_some_and(|node| {
+        let is_open = self.session.inodes.node(ino).is_some_and(|node| {
             let state = node.state();
             state.writers > 0 && state.passthrough > 0
         });

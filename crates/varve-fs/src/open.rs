@@ -19,7 +19,12 @@ use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::node::{OpenFile, OpenNode};
+
+/// An inode that is open here, with the descriptor of its large file.
+pub(crate) type OpenNode = varve_session::OpenNode<Arc<dyn File>>;
+
+/// An open file.
+pub(crate) type OpenFile = varve_session::OpenFile<Arc<dyn File>>;
 
 impl VarveFs {
     pub(crate) fn do_open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
@@ -42,7 +47,7 @@ impl VarveFs {
         }
         check_opens(&held.inode, flags)?;
         self.revive(&mut held)?;
-        let node = self.locator.open(ino, held.place())?;
+        let node = self.session.inodes.open(ino, held.place())?;
         let was_dirty = held.inode.content.is_dirty();
         let keeps_text = asked && flags.truncate && node.state().executing > 0;
         let opened = match keeps_text {
@@ -193,7 +198,8 @@ impl VarveFs {
         }
         state.executing += u32::from(flags.execute);
         drop(state);
-        let handle = self.handles.insert(OpenFile { node: Arc::clone(node), flags, passthrough });
+        let handle =
+            self.session.handles.insert(OpenFile { node: Arc::clone(node), flags, passthrough });
         Opened { handle, passthrough, reread: false }
     }
 
@@ -286,8 +292,8 @@ impl VarveFs {
             self.decide(&keys, |rows, now| create_unnamed(rows, caller, parent, perm, now))?;
         let Created { inode, changes, .. } = created;
         self.commit(changes)?;
-        let node = self.locator.note_new_and_open(inode.ino, Place::Own);
-        self.locator.mark_orphan(inode.ino, true)?;
+        let node = self.session.inodes.note_new_and_open(inode.ino, Place::Own);
+        self.session.inodes.mark_orphan(inode.ino, true)?;
         node.state().linkable = !flags.exclusive;
         let opened = self.add_handle(&node, flags, false);
         Ok((Entry { attr: self.attr(&inode)? }, opened))
@@ -298,7 +304,7 @@ impl VarveFs {
         handle: Handle,
         take: &mut dyn FnMut(BorrowedFd<'_>),
     ) -> FsResult<()> {
-        let file = self.handles.any(handle)?;
+        let file = self.session.handles.any(handle)?;
         let refused = || FsError::NotSupported("passthrough for this handle");
         if !file.passthrough {
             return Err(refused());
@@ -316,7 +322,7 @@ impl VarveFs {
 
     pub(crate) fn do_release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
         let (mut many_noted, mut may_leave_bytes) = (false, false);
-        let file = self.handles.remove(ino, handle, |file| {
+        let file = self.session.handles.remove(ino, handle, |file| {
             may_leave_bytes = file.flags.write && file.node.has_object();
             if may_leave_bytes {
                 self.objects.begin_release();
@@ -344,7 +350,7 @@ impl VarveFs {
             let began_in = if unwritten { state.began_in.take() } else { None };
             (state.handles == 0, unwritten && state.has_object, began_in)
         };
-        if last_writer && !(last && self.locator.is_unreachable_orphan(ino)) {
+        if last_writer && !(last && self.session.inodes.is_unreachable_orphan(ino)) {
             self.settle_unwritten(ino);
         }
         if may_leave_bytes {
@@ -358,11 +364,11 @@ impl VarveFs {
 
     /// After a handle ended: an orphan that nobody can reach goes, and so does a node without handles.
     fn let_go(&self, ino: InodeId) -> FsResult<()> {
-        if !self.locator.closed(ino) {
+        if !self.session.inodes.closed(ino) {
             return Ok(());
         }
         let reaped = self.reap_orphan(ino);
-        self.locator.close(ino);
+        self.session.inodes.close(ino);
         reaped
     }
 }

@@ -1,4 +1,4 @@
-//! Locator entries that do not fit in memory, in the volatile key space `lookups`.
+//! Entries of the inode table that do not fit in memory, in the volatile key space `lookups`.
 //!
 //! ```text
 //! key:   (inode id, 0)                                  of the main view
@@ -141,9 +141,10 @@ impl Spill {
         };
         Bytes::copy_from_slice(&key.to_bytes())
     }
+}
 
-    /// Writes entries. REQUIRES: none is detached, and nobody else writes or fetches them meanwhile.
-    pub(crate) fn put(&self, entries: &[(InodeId, LookupsRow)]) -> FsResult<()> {
+impl varve_session::Spill for Spill {
+    fn put(&self, entries: &[(InodeId, LookupsRow)]) -> FsResult<()> {
         if let Some(opening) = &self.opening {
             opening.spilled.store(true, Ordering::Relaxed);
         }
@@ -159,8 +160,8 @@ impl Spill {
         Ok(())
     }
 
-    /// Fetches and removes an entry. Its row stays if the store refuses that. REQUIRES: as [`Spill::put`].
-    pub(crate) fn take(&self, ino: InodeId) -> FsResult<Option<LookupsRow>> {
+    /// The row stays if the store refuses to remove it.
+    fn take(&self, ino: InodeId) -> FsResult<Option<LookupsRow>> {
         let key = self.key(ino);
         let Some(bytes) = self.store.get(self.lookups, &key).map_err(error::store)? else {
             return Ok(None);
@@ -180,8 +181,7 @@ impl Spill {
         Ok(Some(row))
     }
 
-    /// Removes the rows that stayed, for who does not know that they mean nothing. REQUIRES: as [`Spill::put`].
-    pub(crate) fn remove_owed(&self) -> FsResult<()> {
+    fn remove_owed(&self) -> FsResult<()> {
         let mut owed = self.owed.lock();
         let mut batch = Batch::new();
         batch.reclaims_space();
@@ -195,29 +195,4 @@ impl Spill {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use varve_env::sim::SimEnv;
-    use varve_schema::Place;
-
-    use super::*;
-    use crate::{FormatOptions, MountOptions, VarveFs};
-
-    /// What has been fetched without its row is passed over, until it is written again.
-    #[test]
-    fn a_row_that_stayed_is_not_fetched_twice() {
-        let (machine, dir): (Arc<dyn Env>, _) = (SimEnv::new(1), Path::new("/store"));
-        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
-        let fs = VarveFs::open(machine, dir, MountOptions::default()).unwrap();
-        let spill = Spill::new(Arc::clone(&fs.store), fs.lookups);
-        let (ino, row) = (InodeId::new(1000), |lookups| LookupsRow { lookups, place: Place::Own });
-        spill.put(&[(ino, row(3))]).unwrap();
-        // As if the store had refused to remove it.
-        spill.owed.lock().insert(ino);
-        assert_eq!(spill.take(ino).unwrap(), None);
-        spill.put(&[(ino, row(5))]).unwrap();
-        assert_eq!(spill.take(ino).unwrap(), Some(row(5)));
-        assert_eq!(spill.take(ino).unwrap(), None);
-    }
-}
+mod tests;

@@ -22,7 +22,7 @@ const MEAN_OF: &str = "runs";
 impl VarveFs {
     /// See [`varve_vfs::Vfs::status_json`].
     pub(crate) fn do_status_json(&self) -> String {
-        let (known, spilled) = self.locator.counts();
+        let (known, spilled) = self.session.inodes.counts();
         let mut store = serde_json::from_str(&self.store.metrics_json()).unwrap_or_default();
         sum_up_dictionaries(&mut store);
         json!({
@@ -33,7 +33,7 @@ impl VarveFs {
             "mount_point": self.options.mount_point.written(),
             "inodes_known": known,
             "inodes_spilled": spilled,
-            "files_open": self.handles.count(),
+            "files_open": self.session.handles.count(),
             "objects_open": self.objects.descriptors().count(),
             "quotas": self.accounts.quota_count(),
             "directories_marked": self.accounts.marked(),

@@ -18,6 +18,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("varve-schema", &["varve-types"]),
     ("varve-vfs", &["varve-types"]),
     ("varve-namespace", &["varve-types", "varve-schema", "varve-vfs"]),
+    ("varve-session", &["varve-types", "varve-schema", "varve-vfs"]),
     (
         "varve-fs",
         &[
@@ -27,6 +28,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "varve-engine",
             "varve-vfs",
             "varve-namespace",
+            "varve-session",
         ],
     ),
     ("varve-fuse", &["varve-types", "varve-vfs"]),

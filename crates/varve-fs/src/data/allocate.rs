@@ -10,7 +10,7 @@ use varve_vfs::{AllocateMode, FsError, FsResult, Handle};
 use super::{changed, end_of};
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::node::OpenFile;
+use crate::open::OpenFile;
 
 impl VarveFs {
     pub(crate) fn do_fallocate(
@@ -21,7 +21,7 @@ impl VarveFs {
         offset: u64,
         len: u64,
     ) -> FsResult<()> {
-        let file = self.handles.get(ino, handle)?;
+        let file = self.session.handles.get(ino, handle)?;
         if !file.flags.write {
             return Err(FsError::BadHandle);
         }

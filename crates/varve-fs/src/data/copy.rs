@@ -15,7 +15,7 @@ use varve_vfs::{FsError, FsResult, Position};
 
 use super::{At, end_of};
 use crate::fs::VarveFs;
-use crate::node::OpenFile;
+use crate::open::OpenFile;
 use crate::overlay::copy_part;
 
 /// The most bytes one call copies from large file to large file.
@@ -26,8 +26,8 @@ const SMALL_BYTES_MAX: u64 = 1 << 20;
 impl VarveFs {
     pub(crate) fn do_copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {
         self.writable()?;
-        let source = self.handles.get(from.ino, from.handle)?;
-        let target = self.handles.get(to.ino, to.handle)?;
+        let source = self.session.handles.get(from.ino, from.handle)?;
+        let target = self.session.handles.get(to.ino, to.handle)?;
         if !source.flags.read || !target.flags.write || target.flags.append {
             return Err(FsError::BadHandle);
         }

@@ -27,8 +27,8 @@ use super::{At, end_of};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::node::{OpenFile, OpenNode};
 use crate::objects::Stamp;
+use crate::open::{OpenFile, OpenNode};
 
 /// The most bytes given back by one read.
 const READ_BYTES_MAX: usize = 16 << 20;
@@ -73,7 +73,7 @@ impl VarveFs {
 
     /// The object of any inode: the open one, or one opened for the purpose.
     pub(crate) fn any_object(&self, ino: InodeId) -> FsResult<Arc<dyn File>> {
-        match self.locator.node(ino) {
+        match self.session.inodes.node(ino) {
             Some(node) => self.object_file(&node),
             None => self.open_object(ino),
         }
@@ -81,7 +81,7 @@ impl VarveFs {
 
     /// What the object knows of itself.
     pub(crate) fn object_stat(&self, ino: InodeId) -> FsResult<FileStat> {
-        match self.locator.node(ino).and_then(|node| node.object()) {
+        match self.session.inodes.node(ino).and_then(|node| node.object()) {
             Some(object) => object.stat().map_err(|error| self.object_error("stat", ino, error)),
             None => self.objects.stat(ino),
         }
@@ -245,7 +245,7 @@ impl VarveFs {
         self.trim_object(&held.inode, object)?;
         self.stamp_object(ino, object, held.inode.times.mtime)?;
         held.inode.content = Content::Object { dirty: true, blocks: 0 };
-        if let Some(node) = self.locator.node(ino) {
+        if let Some(node) = self.session.inodes.node(ino) {
             node.state().dirty_is_durable = false;
         }
         let mut changes = Changes::new();
@@ -303,7 +303,7 @@ impl VarveFs {
         }
         let object = self.any_object(ino)?;
         self.make_dirty(held, object.as_ref())?;
-        let node = self.locator.node(ino);
+        let node = self.session.inodes.node(ino);
         if size < object.stat().map_err(fail)?.len {
             self.make_dirty_durable(node.as_ref())?;
         }
@@ -329,7 +329,7 @@ impl VarveFs {
     pub(crate) fn settle_object(&self, ino: InodeId) -> FsResult<()> {
         let mut held = self.hold_counted(ino)?;
         // Not that of the release: if its last handle ended meanwhile, whoever opened the file since has another.
-        let node = self.locator.node(ino);
+        let node = self.session.inodes.node(ino);
         if node.as_ref().is_some_and(|node| node.state().writers > 0) {
             return Ok(());
         }
@@ -354,13 +354,13 @@ impl VarveFs {
         entry: Option<(InodeId, EntrySuffix)>,
     ) -> FsResult<bool> {
         let Some(place) = self.place_left(ino, entry)? else { return Ok(true) };
-        self.locator.note_lookup(ino, place)?;
+        self.session.inodes.note_lookup(ino, place)?;
         let settled = match self.settle_object(ino) {
             // Without a row there is nothing to bring up to date.
             Ok(()) | Err(FsError::Stale) => Ok(true),
             Err(why) => self.settle_left_later(ino, &why).map(|()| false),
         };
-        self.locator.forget(ino, 1)?;
+        self.session.inodes.forget(ino, 1)?;
         settled
     }
 

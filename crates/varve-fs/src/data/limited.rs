@@ -13,7 +13,7 @@ use varve_vfs::{FsError, FsResult, Handle, Position, SetIdTaken, Written};
 use super::{At, end_of};
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::node::OpenFile;
+use crate::open::OpenFile;
 
 impl VarveFs {
     /// [`VarveFs::do_write`], and where limits leave room for a part of `data` only, that part.
@@ -27,7 +27,7 @@ impl VarveFs {
     ) -> FsResult<Written> {
         match self.do_write(ino, handle, at, data, kill) {
             Err(FsError::QuotaExceeded) => {
-                let flags = self.handles.get(ino, handle)?.flags;
+                let flags = self.session.handles.get(ino, handle)?.flags;
                 match self.fitting(ino, at.by(flags), data.len())? {
                     0 => Err(FsError::QuotaExceeded),
                     fitting => {

@@ -80,7 +80,7 @@ impl VarveFs {
         if let Content::Chunks = held.inode.content {
             second.delete_chunks(ino, 0, held.inode.size);
         }
-        let node = self.locator.node(ino);
+        let node = self.session.inodes.node(ino);
         let dirty = node.as_ref().is_some_and(|node| node.state().writers > 0);
         let blocks = if dirty { 0 } else { object.stat().map_err(fail)?.allocated.div_ceil(512) };
         held.inode.content = Content::Object { dirty, blocks };

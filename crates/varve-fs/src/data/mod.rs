@@ -19,7 +19,6 @@ mod seek;
 mod small;
 mod unsettled;
 
-pub(crate) use ahead::Walks;
 pub(crate) use large::copy_stat;
 pub(crate) use unsettled::Unsettled;
 
@@ -80,7 +79,7 @@ impl VarveFs {
         offset: u64,
         len: usize,
     ) -> FsResult<Bytes> {
-        let file = self.handles.get(ino, handle)?;
+        let file = self.session.handles.get(ino, handle)?;
         if !file.flags.read {
             return Err(FsError::BadHandle);
         }
@@ -135,7 +134,7 @@ impl VarveFs {
         data: &[u8],
         kill: bool,
     ) -> FsResult<Written> {
-        let file = self.handles.get(ino, handle)?;
+        let file = self.session.handles.get(ino, handle)?;
         if !file.flags.write {
             return Err(FsError::BadHandle);
         }
@@ -264,7 +263,7 @@ impl VarveFs {
     }
 
     pub(crate) fn do_fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {
-        let file = self.handles.get(ino, handle)?;
+        let file = self.session.handles.get(ino, handle)?;
         self.sync_file(&file, data_only)
     }
 
@@ -275,7 +274,7 @@ impl VarveFs {
 
     /// The same of those files that are `concerned`, and of all that are being let go of.
     pub(crate) fn sync_open_objects_of(&self, concerned: impl Fn(InodeId) -> bool) -> FsResult<()> {
-        let open = self.handles.written_objects();
+        let open = self.session.handles.written_objects();
         self.objects.sync_let_go()?;
         for node in open.into_iter().filter(|node| concerned(node.ino)) {
             match self.find_object(&node) {
@@ -288,7 +287,7 @@ impl VarveFs {
         Ok(())
     }
 
-    fn sync_file(&self, file: &crate::node::OpenFile, data_only: bool) -> FsResult<()> {
+    fn sync_file(&self, file: &crate::open::OpenFile, data_only: bool) -> FsResult<()> {
         if file.node.has_object()
             && let Some(object) = self.find_object(&file.node)?
         {

@@ -25,7 +25,7 @@ impl VarveFs {
         offset: u64,
         what: SeekFrom,
     ) -> FsResult<u64> {
-        let file = self.handles.get(ino, handle)?;
+        let file = self.session.handles.get(ino, handle)?;
         if file.node.state().mappers > 0 {
             return seek_in(self.attr(&self.read_inode(ino)?)?.size, offset, what);
         }

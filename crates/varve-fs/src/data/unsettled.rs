@@ -132,9 +132,9 @@ impl VarveFs {
             return Err(FsError::TryAgain);
         }
         // Each that waits has one lookup, whoever adds it.
-        self.locator.note_lookup(ino, held.place())?;
+        self.session.inodes.note_lookup(ino, held.place())?;
         if !self.unsettled.add(ino, why, self.monotonic_ms()) {
-            self.locator.forget(ino, 1)?;
+            self.session.inodes.forget(ino, 1)?;
         }
         Ok(())
     }
@@ -183,7 +183,7 @@ impl VarveFs {
     /// Keeps files known until [`VarveFs::settle_known`]; gives them. REQUIRES: the locks of their rows, which are there.
     pub(crate) fn keep_known(&self, files: &BTreeMap<InodeId, Place>) -> FsResult<Vec<InodeId>> {
         for (ino, place) in files {
-            self.locator.note_lookup(*ino, place.clone())?;
+            self.session.inodes.note_lookup(*ino, place.clone())?;
         }
         Ok(files.keys().copied().collect())
     }

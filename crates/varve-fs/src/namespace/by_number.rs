@@ -2,50 +2,33 @@
 //!
 //! A directory and a file that has or had several names have rows of their own. A file in the row of its only name does not, and no
 //! row says where that is: creating and moving files are to cost nothing for the few that are ever asked for so. What the front end
-//! knows is in the [locator](crate::locator). For a file that it has forgotten
+//! knows is in the [inode table](varve_session::InodeTable). For a file that it has forgotten
 //!
 //! 1. the hints of an earlier search are tried;
-//! 2. else the rows of names are searched as they are at one moment, until there are no more. Who has handles mostly asks for several
-//!    files of about the same age, so the search leaves hints for the run of numbers in which the wanted one lies, of
-//!    [`HINTED_IDS`] ids; hints of the last [`HINTED_RUNS`] searches are kept.
+//! 2. else the rows of names are searched as they are at one moment, until there are no more. The search leaves hints
+//!    ([`LocationHints`]).
 //!
 //! A place is believed when the inode is found there under the lock of the row. So a search costs what a listing of all directories
 //! does, 0.14 seconds of a CPU for a million files (`examples/by_number.rs`), and one search goes on at a time. Of a file that is not found
 //! nothing is kept: it may be one of a clone whose directory is yet to be unfolded, so each try is a search. Whoever calls this must
 //! expect that.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use varve_engine::{Direction, KeyRange};
 use varve_schema::key::MetaRow;
 use varve_schema::{EntryRow, FileKind, Listed, META, Place, RowKey};
+use varve_session::{Hint, IdHash, LocationHints};
 use varve_types::InodeId;
 use varve_vfs::{Entry, FsError, FsResult};
 
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::lost;
-use crate::id_hash::IdHash;
 
-/// How many ids one search leaves hints for.
-const HINTED_IDS: u64 = 1 << 15;
-/// Of how many searches hints are kept: some 5 MiB.
-const HINTED_RUNS: usize = 4;
 /// How often a file may have moved between the search and the look at its row.
 const RETRIES_MAX: usize = 64;
-
-/// Where names of files were when they were searched for.
-#[derive(Default)]
-pub(crate) struct Hints {
-    runs: Mutex<VecDeque<Run>>,
-}
-
-struct Run {
-    number: u64,
-    places: HashMap<u64, (RowKey, u8), IdHash>,
-}
 
 impl VarveFs {
     /// The inode `ino`, whether the front end knows it or not; counts as a lookup.
@@ -69,7 +52,7 @@ impl VarveFs {
             match inode {
                 Some(inode) if inode.nlink > 0 => {
                     let attr = self.attr(&inode)?;
-                    self.locator.note_lookup(ino, place)?;
+                    self.session.inodes.note_lookup(ino, place)?;
                     return Ok(Entry { attr });
                 }
                 Some(_) => return Err(FsError::Stale),
@@ -81,7 +64,7 @@ impl VarveFs {
 
     /// Where `ino` is, or was a moment ago.
     fn place_of(&self, ino: InodeId) -> FsResult<Place> {
-        if let Some(place) = self.locator.place(ino)? {
+        if let Some(place) = self.session.inodes.place(ino)? {
             return Ok(place);
         }
         if self.inode_row(ino)?.is_some() {
@@ -90,20 +73,17 @@ impl VarveFs {
         if ino.get() >= self.ids.next() {
             return Err(FsError::Stale);
         }
-        let run = ino.get() / HINTED_IDS;
-        let mut runs = self.hints.runs.lock();
-        let hint = runs.iter().find(|known| known.number == run);
-        if let Some((key, slot)) = hint.and_then(|known| known.places.get(&ino.get()).copied())
+        let mut hints = self.session.hints.hold();
+        if let Some((key, slot)) = hints.get(ino)
             && self.inode_in(key, slot, ino)?.is_some()
         {
             return Ok(Place::Entry { key, slot });
         }
+        let run = LocationHints::run_of(ino);
         let places = self.search(run)?;
         let found = places.get(&ino.get()).copied();
-        runs.retain(|known| known.number != run);
-        runs.truncate(HINTED_RUNS - 1);
-        runs.push_front(Run { number: run, places });
-        drop(runs);
+        hints.keep(run, places);
+        drop(hints);
         match found {
             Some((key, slot)) => Ok(Place::Entry { key, slot }),
             // It may have got a second name meanwhile, and with it a row of its own.
@@ -113,7 +93,7 @@ impl VarveFs {
     }
 
     /// Where the files are whose ids lie in a run, as far as they have no rows of their own.
-    fn search(&self, run: u64) -> FsResult<HashMap<u64, (RowKey, u8), IdHash>> {
+    fn search(&self, run: u64) -> FsResult<HashMap<u64, Hint, IdHash>> {
         let mut places = HashMap::default();
         let snapshot = self.store.snapshot().map_err(error::store)?;
         let rows = snapshot.scan(self.meta, KeyRange::all(), Direction::Forward);
@@ -125,7 +105,7 @@ impl VarveFs {
             }
             each_name(key, &value, &mut |listed| {
                 let ino = listed.ino.get();
-                if ino / HINTED_IDS == run && listed.kind != FileKind::Directory {
+                if LocationHints::run_of(listed.ino) == run && listed.kind != FileKind::Directory {
                     places.insert(ino, (key, listed.slot));
                 }
             })?;

@@ -9,7 +9,7 @@ use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened, RenameMode};
 
 use crate::fs::VarveFs;
-use crate::node::OpenNode;
+use crate::open::OpenNode;
 
 impl VarveFs {
     /// Makes `new` under `name`; the entry counts as a lookup.
@@ -20,7 +20,7 @@ impl VarveFs {
         name: FileName<'_>,
         new: &NewInode,
     ) -> FsResult<Entry> {
-        let note = |ino, place| self.locator.note_new(ino, place);
+        let note = |ino, place| self.session.inodes.note_new(ino, place);
         self.make_under_locks(caller, parent, name, new, note).map(|(entry, ())| entry)
     }
 
@@ -35,7 +35,7 @@ impl VarveFs {
     ) -> FsResult<(Entry, Opened)> {
         let new = NewInode::regular(perm);
         self.make_under_locks(caller, parent, name, &new, |ino, place| {
-            let node = self.locator.note_new_and_open(ino, place);
+            let node = self.session.inodes.note_new_and_open(ino, place);
             if flags.write {
                 node.state().began_in = Some(parent);
             }
@@ -53,7 +53,7 @@ impl VarveFs {
     ) -> FsResult<(Entry, Arc<OpenNode>)> {
         let new = NewInode::regular(perm);
         self.make_under_locks(caller, parent, name, &new, |ino, place| {
-            let node = self.locator.note_new_and_open(ino, place);
+            let node = self.session.inodes.note_new_and_open(ino, place);
             let mut state = node.state();
             state.began_in = Some(parent);
             state.writers += 1;
@@ -95,16 +95,16 @@ impl VarveFs {
         }
         let mut keys =
             vec![RowKey::inode(parent), self.entry_key(parent, name), RowKey::inode(ino)];
-        if let Some(Place::Entry { key, .. }) = self.locator.place(ino)? {
+        if let Some(Place::Entry { key, .. }) = self.session.inodes.place(ino)? {
             keys.push(key);
         }
         // What has no name counts nowhere, so it must not grow between the look at its size and the name.
-        let node = self.locator.node(ino).filter(|node| node.state().linkable);
+        let node = self.session.inodes.node(ino).filter(|node| node.state().linkable);
         let growing = node.as_ref().map(|node| node.append.lock());
         let (locks, (inode, decision)) =
             self.decide(&keys, |rows, now| link(rows, ino, parent, name, now))?;
         self.carry_out(&locks, decision)?;
-        self.locator.note_lookup(ino, Place::Own)?;
+        self.session.inodes.note_lookup(ino, Place::Own)?;
         drop((locks, growing));
         // A writer may have closed it when it had no name.
         if inode.nlink == 1 && inode.content.is_dirty() {

@@ -91,7 +91,7 @@ impl VarveFs {
                 (self.attr(&inode)?, Place::Own)
             }
         };
-        self.locator.note_lookup(attr.ino, place)?;
+        self.session.inodes.note_lookup(attr.ino, place)?;
         Ok(Entry { attr })
     }
 
@@ -100,7 +100,7 @@ impl VarveFs {
         let Content::Directory(info) = inode.content else { return Err(FsError::NotDirectory) };
         let _guards = self.lock_rows(&[RowKey::inode(info.parent)])?;
         let attr = self.attr(&self.dir_row(info.parent)?)?;
-        self.locator.note_lookup(attr.ino, Place::Own)?;
+        self.session.inodes.note_lookup(attr.ino, Place::Own)?;
         Ok(Entry { attr })
     }
 }

@@ -17,7 +17,7 @@ impl VarveFs {
             Err(FsError::Stale) => return Ok(()),
             held => held?,
         };
-        if held.is_detached() || held.inode.nlink > 0 || self.locator.is_reachable(ino) {
+        if held.is_detached() || held.inode.nlink > 0 || self.session.inodes.is_reachable(ino) {
             return Ok(());
         }
         let mut inode = held.inode.clone();
@@ -32,7 +32,7 @@ impl VarveFs {
     /// Removes what is left of orphans that only open handles or lookups kept, up to [`ORPHANS_AT_CLOSE_MAX`]; the next
     /// mount finds the others. REQUIRES: no call is under way, and none follows.
     pub(crate) fn drop_known_orphans(&self) {
-        for ino in self.locator.abandon_orphans(ORPHANS_AT_CLOSE_MAX) {
+        for ino in self.session.inodes.abandon_orphans(ORPHANS_AT_CLOSE_MAX) {
             if let Err(error) = self.reap_orphan(ino) {
                 log::warn!("inode {ino}, which has no name, stays until the next mount: {error}");
             }
@@ -41,11 +41,11 @@ impl VarveFs {
 
     /// Takes back lookups; with the last one an orphan that is not open goes.
     pub(crate) fn do_forget(&self, ino: InodeId, lookups: u64) -> FsResult<()> {
-        if !self.locator.forget(ino, lookups)? {
+        if !self.session.inodes.forget(ino, lookups)? {
             return Ok(());
         }
         let reaped = self.reap_orphan(ino);
-        self.locator.close(ino);
+        self.session.inodes.close(ino);
         reaped
     }
 }

@@ -128,7 +128,9 @@ impl VarveFs {
         match &named.body {
             Body::Inline(inode) => {
                 let attr = self.attr(inode)?;
-                self.locator.note_lookup(inode.ino, Place::Entry { key, slot: named.slot })?;
+                self.session
+                    .inodes
+                    .note_lookup(inode.ino, Place::Entry { key, slot: named.slot })?;
                 Ok(Some(attr))
             }
             Body::Reference { .. } => Ok(Some(self.found(key, named)?.attr)),

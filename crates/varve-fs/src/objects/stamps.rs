@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use varve_types::{InodeId, Timestamp};
 
-use crate::id_hash::IdHash;
+use varve_session::IdHash;
 
 /// The most objects of which it is noted. The times of others become what the storage makes of them.
 const STAMPS_MAX: usize = 1 << 16;

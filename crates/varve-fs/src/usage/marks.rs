@@ -14,7 +14,7 @@ use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
 use crate::error;
-use crate::id_hash::IdHash;
+use varve_session::IdHash;
 
 /// The marked directories.
 pub(super) struct Marks {

@@ -64,7 +64,7 @@ impl VarveFs {
         let mut tree = Tree::new(&rows);
         let marked = marked(snapshot.as_ref(), self.meta)?;
         let mut usage = tree.recorded(&[dir], &marked)?.remove(&dir).unwrap_or_default();
-        let growing = if as_they_are { self.handles.written_objects() } else { Vec::new() };
+        let growing = if as_they_are { self.session.handles.written_objects() } else { Vec::new() };
         for ino in growing.iter().map(|node| node.ino) {
             if let Some((holder, change)) = self.growth_since(&tree, ino)
                 && tree.holds(dir, holder)?
@@ -77,7 +77,7 @@ impl VarveFs {
 
     /// Brings the rows of large files that are open for writing up to date. Failures leave them as they are.
     pub(crate) fn settle_growing(&self) {
-        for ino in self.handles.written_objects().iter().map(|node| node.ino) {
+        for ino in self.session.handles.written_objects().iter().map(|node| node.ino) {
             if let Err(error) = self.settle_size(ino) {
                 self.not_again(&error);
                 log::debug!("the size that counts for inode {ino} stays: {error}");
@@ -103,7 +103,7 @@ impl VarveFs {
 
     /// Where a large file that is open for writing counts, and by how much its row was behind.
     fn growth_since(&self, tree: &Tree<'_>, ino: InodeId) -> Option<(InodeId, UsageChange)> {
-        let place = self.locator.place(ino).ok()?.unwrap_or(Place::Own);
+        let place = self.session.inodes.place(ino).ok()?.unwrap_or(Place::Own);
         let inode = match &place {
             Place::Entry { key, slot } => tree.inode_at(*key, *slot).ok()??,
             _ => tree.inode(ino).ok()??,

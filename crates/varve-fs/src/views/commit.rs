@@ -418,7 +418,7 @@ impl VarveFs {
     ) -> Result<BTreeSet<InodeId>, CommitError> {
         // What the kernel reads straight cannot wait until all is written.
         let straight =
-            |ino| self.locator.node(ino).is_some_and(|node| node.state().passthrough > 0);
+            |ino| self.session.inodes.node(ino).is_some_and(|node| node.state().passthrough > 0);
         self.objects.prepare(installs, own, epoch, &straight).or_else(|error| {
             self.check_gone(view, plan, installs)?;
             Err(error.into())

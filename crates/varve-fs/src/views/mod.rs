@@ -420,7 +420,7 @@ impl VarveFs {
 
     /// The large files that are open for writing straight, or mapped. REQUIRES: all row locks, so that nobody opens one.
     pub(crate) fn written_straight(&self) -> FsResult<BTreeSet<InodeId>> {
-        let open = self.handles.written_objects().into_iter();
+        let open = self.session.handles.written_objects().into_iter();
         let open = open.filter(|node| node.state().passthrough > 0).map(|node| node.ino);
         let mut straight: BTreeSet<InodeId> = open.collect();
         // Later, as one that is being closed is noted before it is no handle any more.

@@ -23,7 +23,7 @@ impl VarveFs {
         let Some(top) = self.path_of(top)? else { return Ok(Vec::new()) };
         let top = Path::new(OsStr::from_bytes(&top));
         let mut paths = Vec::new();
-        for node in self.handles.written() {
+        for node in self.session.handles.written() {
             let path = self.path_below(top, node.ino)?;
             paths.extend(path.map(|path| (node.ino, path)));
         }
@@ -50,7 +50,7 @@ impl VarveFs {
             FsResult::Ok(above.map(|above| above.join(OsStr::from_bytes(name))))
         };
         for _ in 0..RETRIES_MAX {
-            let place = self.locator.place(ino)?;
+            let place = self.session.inodes.place(ino)?;
             let key = match &place {
                 Some(Place::Entry { key, slot }) => {
                     let row = self.entry_row(*key)?;
@@ -75,7 +75,7 @@ impl VarveFs {
             };
             // Whoever moves it has said so when he lets go of the row.
             drop(self.locks.lock(&[key]));
-            if self.locator.place(ino)? == place {
+            if self.session.inodes.place(ino)? == place {
                 return Ok(None);
             }
         }
@@ -89,7 +89,7 @@ impl VarveFs {
 
     /// The same, if it is found: of a file of several names that of one of them.
     fn known_path(&self, ino: InodeId) -> Option<String> {
-        if let Ok(Some(Place::Entry { key, slot })) = self.locator.place(ino)
+        if let Ok(Some(Place::Entry { key, slot })) = self.session.inodes.place(ino)
             && let Ok(row) = self.entry_row(key)
             && let Some(named) = row.at(slot)
         {

@@ -198,7 +198,7 @@ impl VarveFs {
             return Ok(());
         }
         let is_old = dir < txn.own_from();
-        if dir == InodeId::ROOT || (is_old && self.locator.place(dir)?.is_some()) {
+        if dir == InodeId::ROOT || (is_old && self.session.inodes.place(dir)?.is_some()) {
             let differs = |one: &EntryRow, other: &EntryRow| -> Vec<(InodeId, Bytes)> {
                 let named = one.names().iter();
                 let named = named.filter(|named| {
@@ -304,7 +304,7 @@ impl VarveFs {
 
     fn note_left(&self, plan: &mut Plan, inode: &Inode) -> FsResult<()> {
         let is_dir = matches!(inode.content, Content::Directory(_));
-        if is_dir || self.locator.place(inode.ino)?.is_some() {
+        if is_dir || self.session.inodes.place(inode.ino)?.is_some() {
             plan.left.push(inode.clone());
         }
         Ok(())
@@ -318,6 +318,6 @@ impl VarveFs {
 
     /// Whether the kernel may know an inode that the transaction has changed.
     fn may_know(&self, txn: &Transaction, ino: InodeId) -> FsResult<bool> {
-        Ok(ino < txn.epoch || (ino < txn.own_from() && self.locator.place(ino)?.is_some()))
+        Ok(ino < txn.epoch || (ino < txn.own_from() && self.session.inodes.place(ino)?.is_some()))
     }
 }

@@ -1,4 +1,4 @@
-use varve_schema::{EntrySuffix, FileKind, Times};
+use varve_schema::{EntrySuffix, FileKind, RowKey, Times};
 use varve_testkit::rng::Rng;
 use varve_types::{FileFlags, InodeId, Timestamp};
 

@@ -34,7 +34,7 @@ pub(crate) fn recount(map: &Map) {
             check_file_place(map, &inode, names);
         }
     }
-    for ((space, key), _) in &map.rows {
+    for (space, key) in map.rows.keys() {
         if let (Space::Meta, MetaRow::Inode(ino)) = (*space, key.meta_kind()) {
             let inode = map.own(ino).unwrap();
             let is_held = ino == InodeId::ROOT || by_ino.contains_key(&ino);
@@ -49,7 +49,7 @@ pub(crate) fn recount(map: &Map) {
 
 fn names(map: &Map) -> Vec<Name> {
     let mut names = Vec::new();
-    for ((space, key), _) in &map.rows {
+    for (space, key) in map.rows.keys() {
         if let (Space::Meta, MetaRow::Entry(dir, _)) = (*space, key.meta_kind()) {
             let row = map.names(*key);
             assert!(!row.is_empty());
@@ -119,7 +119,7 @@ fn check_counts(map: &Map, dir: &Inode, names: &[Name]) {
         });
     }
     // Files with a row of their own count at their home alone.
-    for ((space, key), _) in &map.rows {
+    for (space, key) in map.rows.keys() {
         if let (Space::Meta, MetaRow::Inode(ino)) = (*space, key.meta_kind()) {
             let inode = map.own(ino).unwrap();
             if inode.home.is_some_and(|home| home.dir == dir.ino) && inode.nlink > 0 {

@@ -36,10 +36,10 @@ impl VarveFs {
     /// notice, or open for writing that would be large, as no row tells then that they are written to; and while files are
     /// open straight that would be small: the kernel opens no file through us that it has open straight.
     pub(super) fn check_use(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
-        let writing = view.handles.written_objects();
+        let writing = view.session.handles.written_objects();
         let mut used: Vec<String> =
             writing.iter().map(|node| view.path_of_inode(node.ino)).collect();
-        for node in self.handles.written() {
+        for node in self.session.handles.written() {
             let is_large = node.has_object() || plan.large.contains(&node.ino);
             if is_large && plan.told.inodes.contains(&node.ino) {
                 used.push(self.path_of_inode(node.ino));
@@ -49,7 +49,7 @@ impl VarveFs {
             used.push(self.path_of_inode(ino));
         }
         for ino in &plan.shrunk {
-            if self.locator.node(*ino).is_some_and(|node| node.state().passthrough > 0) {
+            if self.session.inodes.node(*ino).is_some_and(|node| node.state().passthrough > 0) {
                 used.push(self.path_of_inode(*ino));
             }
         }
@@ -61,7 +61,7 @@ impl VarveFs {
     fn check_returning(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
         let mut used = Vec::new();
         for ino in plan.arrived.keys() {
-            if let Some(Place::Detached(inode)) = self.locator.place(*ino)?
+            if let Some(Place::Detached(inode)) = self.session.inodes.place(*ino)?
                 && let Content::Directory(_) = inode.content
             {
                 used.push(view.path_of_inode(*ino));
@@ -91,7 +91,7 @@ impl VarveFs {
         let mut gone = Vec::new();
         for ino in installs {
             let is_large = |inode: &Inode| inode.content.is_object();
-            let known = self.locator.place(*ino)?;
+            let known = self.session.inodes.place(*ino)?;
             let claimed = match known.as_ref().or_else(|| plan.arrived.get(ino)) {
                 Some(Place::Entry { key, .. }) => self.entry_row(*key)?.names().iter().any(|named| {
                     matches!(&named.body, Body::Inline(inode) if inode.ino == *ino && is_large(inode))

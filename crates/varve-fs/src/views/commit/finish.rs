@@ -135,7 +135,7 @@ impl VarveFs {
     pub(super) fn survivors(&self, plan: &Plan) -> FsResult<Vec<Inode>> {
         let mut survivors = Vec::new();
         for inode in &plan.left {
-            if self.locator.place(inode.ino)?.is_some() {
+            if self.session.inodes.place(inode.ino)?.is_some() {
                 survivors.push(Inode { nlink: 0, home: None, ..inode.clone() });
             }
         }
@@ -154,15 +154,15 @@ impl VarveFs {
         self.ends_move.store(true, Ordering::Release);
         let mut kept = Portion::reclaiming();
         for (ino, place) in &plan.arrived {
-            self.locator.moved(*ino, place.clone())?;
+            self.session.inodes.moved(*ino, place.clone())?;
             match plan.nameless.contains(ino) {
-                true => drop(self.locator.mark_orphan(*ino, true)?),
-                false => self.locator.unmark_orphan(*ino),
+                true => drop(self.session.inodes.mark_orphan(*ino, true)?),
+                false => self.session.inodes.unmark_orphan(*ino),
             }
         }
         for ino in installs {
             kept.delete(self.meta, RowKey::pending(*ino).to_bytes());
-            if let Some(node) = self.locator.node(*ino) {
+            if let Some(node) = self.session.inodes.node(*ino) {
                 let mut state = node.state();
                 state.object = None;
                 state.replaced |= state.passthrough > 0;
@@ -181,7 +181,7 @@ impl VarveFs {
         plan.removed_objects.retain(|removed| !orphans.contains(removed));
         for ino in &plan.shrunk {
             kept.delete(self.meta, RowKey::pending(*ino).to_bytes());
-            if let Some(node) = self.locator.node(*ino) {
+            if let Some(node) = self.session.inodes.node(*ino) {
                 let mut state = node.state();
                 (state.object, state.has_object) = (None, false);
             }
@@ -216,8 +216,8 @@ impl VarveFs {
             let has_data = rows.as_mut().is_some_and(|rows| rows.peek().is_some());
             let elsewhere = matches!(inode.content, Content::Object { .. } | Content::Borrowed(_));
             let was_orphan = plan.orphans.contains(&ino);
-            if !self.locator.mark_orphan(ino, elsewhere || has_data || was_orphan)? {
-                self.locator.detach(Box::new(inode))?;
+            if !self.session.inodes.mark_orphan(ino, elsewhere || has_data || was_orphan)? {
+                self.session.inodes.detach(Box::new(inode))?;
                 continue;
             }
             kept.put(self.meta, RowKey::inode(ino).to_bytes(), encode_inode_row(&inode));
@@ -247,7 +247,7 @@ impl VarveFs {
             }
             write_if_full(kept, locked)?;
             orphans.insert(ino);
-            self.locator.moved(ino, Place::Own)?;
+            self.session.inodes.moved(ino, Place::Own)?;
         }
         Ok(orphans)
     }

@@ -32,7 +32,7 @@ impl VarveFs {
             return Ok(None);
         }
         // Large ones are in the way of the commit.
-        let open = self.handles.written().into_iter().map(|node| node.ino);
+        let open = self.session.handles.written().into_iter().map(|node| node.ino);
         let mapped = open.filter(|ino| plan.told.inodes.contains(ino) && !written.contains(ino));
         let mapped: Vec<InodeId> = mapped.collect();
         Ok((!mapped.is_empty()).then_some(mapped))

@@ -99,7 +99,7 @@ impl VarveFs {
             failed.is_none()
         });
         walked.map_err(error::store)?;
-        self.locator.for_each(&mut |ino, entry| {
+        self.session.inodes.for_each(&mut |ino, entry| {
             let is_nameless = entry.orphan || matches!(entry.place, Place::Detached(_));
             known.extend((is_nameless && folded.concerns(ino)).then_some(ino));
         });

@@ -1,20 +1,20 @@
-//! Where the inodes are that the front end knows.
+//! The inode table: where the inodes are that the front end knows.
 //!
 //! A front end names an inode by its id alone, but the attributes of a file with one name live in the
-//! row of that name. For every inode that was looked up (and not forgotten) or is open, the locator
+//! row of that name. For every inode that was looked up (and not forgotten) or is open, the table
 //! keeps the [`Place`] of its attributes, the count of lookups and the open node.
 //!
-//! 1. lookup, create and readdir with attributes call [`Locator::note_lookup`] while they hold the lock of
+//! 1. lookup, create and readdir with attributes call [`InodeTable::note_lookup`] while they hold the lock of
 //!    the row the inode was found in.
-//! 2. rename, link and unlink call [`Locator::moved`] or [`Locator::detach`] under the locks of all
+//! 2. rename, link and unlink call [`InodeTable::moved`] or [`InodeTable::detach`] under the locks of all
 //!    rows involved. Whoever uses a place without locks checks that the row really holds the inode and
 //!    asks again if not.
-//! 3. [`Locator::forget`] ends an entry with its last lookup, [`Locator::closed`] with its last handle. An
+//! 3. [`InodeTable::forget`] ends an entry with its last lookup, [`InodeTable::closed`] with its last handle. An
 //!    orphan's rows go when neither is left: whoever found a file before its last name went may still
 //!    open and read it, as on any file system.
 //!
 //! Memory is bounded: a shard beyond its share gives entries that were not used lately to the key space
-//! `lookups` of the store ([`crate::spill`]), which a mount clears unless it takes over from another process,
+//! `lookups` of the store ([`Spill`]), which a mount clears unless it takes over from another process,
 //! and reads them back when asked for.
 //! Open, orphaned and detached inodes always stay in memory. While the store refuses writes all others stay too, and a shard tries
 //! again when it has twice as many: who looks up then walks over it rarely enough.
@@ -29,50 +29,64 @@ use varve_schema::{Inode, LookupsRow, Place};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
+use crate::handles::OpenNode;
 use crate::id_hash::{IdHash, RUN_IDS};
-use crate::node::OpenNode;
-use crate::spill::Spill;
 
 const SHARDS: usize = 64;
 
+/// Where entries go that do not fit in memory. Nobody else reads or writes them.
+pub trait Spill: Send + Sync {
+    /// Writes entries. REQUIRES: none is detached.
+    fn put(&self, entries: &[(InodeId, LookupsRow)]) -> FsResult<()>;
+
+    /// Fetches and removes an entry.
+    fn take(&self, ino: InodeId) -> FsResult<Option<LookupsRow>>;
+
+    /// Removes what was fetched and could not be removed then, for a successor who does not know that it means nothing.
+    fn remove_owed(&self) -> FsResult<()>;
+}
+
 /// Everything the front end knows, by inode id.
-pub(crate) struct Locator {
-    shards: Box<[Line]>,
+pub struct InodeTable<O> {
+    shards: Box<[Line<O>]>,
     shard_entries_max: usize,
     /// Entries that are in the store instead. Counted under the lock of the entry's shard.
     spilled: AtomicU64,
     /// How often the store has refused entries since it last took some.
     refused: AtomicU64,
-    spill: Spill,
+    spill: Box<dyn Spill>,
 }
 
 /// A shard in a cache line of its own: whoever looks something up loads no second one for it.
-#[derive(Default)]
 #[repr(align(64))]
-struct Line(Mutex<Shard>);
+struct Line<O>(Mutex<Shard<O>>);
 
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<Line<std::sync::Arc<u8>>>() == 64);
 
-#[derive(Default)]
-struct Shard {
-    map: HashMap<u64, Known, IdHash>,
+struct Shard<O> {
+    map: HashMap<u64, InodeEntry<O>, IdHash>,
     /// So many entries may come beyond the share before it is tried again to spill some, after the store has refused them or
     /// too few may go.
     patience: usize,
 }
 
-pub(crate) struct Known {
-    pub(crate) place: Place,
-    pub(crate) lookups: u64,
-    pub(crate) node: Option<Arc<OpenNode>>,
+/// What is known of an inode.
+pub struct InodeEntry<O> {
+    /// Where its attributes are.
+    pub place: Place,
+    /// How often it was looked up and not forgotten.
+    pub lookups: u64,
+    /// What is known of it while it is open.
+    pub node: Option<Arc<OpenNode<O>>>,
     /// The last name is gone; the rows stay until neither lookup nor handle is left.
-    pub(crate) orphan: bool,
+    pub orphan: bool,
     used: bool,
 }
 
-impl Known {
-    pub(crate) fn new(place: Place, lookups: u64) -> Known {
-        Known { place, lookups, node: None, orphan: false, used: true }
+impl<O> InodeEntry<O> {
+    /// An inode that is not open.
+    pub fn new(place: Place, lookups: u64) -> InodeEntry<O> {
+        InodeEntry { place, lookups, node: None, orphan: false, used: true }
     }
 
     fn is_open(&self) -> bool {
@@ -92,17 +106,20 @@ impl Known {
     }
 
     /// Its node, with one handle more.
-    fn opened(&mut self, ino: InodeId) -> Arc<OpenNode> {
+    fn opened(&mut self, ino: InodeId) -> Arc<OpenNode<O>> {
         let node = self.node.get_or_insert_with(|| Arc::new(OpenNode::new(ino)));
         node.state().handles += 1;
         Arc::clone(node)
     }
 }
 
-impl Locator {
-    pub(crate) fn new(spill: Spill, entries_max: usize) -> Locator {
-        Locator {
-            shards: (0..SHARDS).map(|_| Line::default()).collect(),
+impl<O> InodeTable<O> {
+    /// An empty table of about `entries_max` entries in memory.
+    pub fn new(spill: Box<dyn Spill>, entries_max: usize) -> InodeTable<O> {
+        InodeTable {
+            shards: (0..SHARDS)
+                .map(|_| Line(Mutex::new(Shard { map: HashMap::default(), patience: 0 })))
+                .collect(),
             shard_entries_max: (entries_max / SHARDS).max(1),
             spilled: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -111,19 +128,19 @@ impl Locator {
     }
 
     /// Neighbours are in one shard, as they lie together in its table.
-    fn shard(&self, ino: InodeId) -> &Mutex<Shard> {
+    fn shard(&self, ino: InodeId) -> &Mutex<Shard<O>> {
         &self.shards[(ino.get() / RUN_IDS) as usize % SHARDS].0
     }
 
     /// Where `ino` is, if it is known; a directory and a file with several names is in its own row
     /// whether known or not.
-    pub(crate) fn place(&self, ino: InodeId) -> FsResult<Option<Place>> {
+    pub fn place(&self, ino: InodeId) -> FsResult<Option<Place>> {
         let mut shard = self.shard(ino).lock();
         Ok(self.load(&mut shard, ino)?.map(|known| known.place.clone()))
     }
 
     /// Counts a lookup. REQUIRES: the lock of the row in `place`.
-    pub(crate) fn note_lookup(&self, ino: InodeId, place: Place) -> FsResult<()> {
+    pub fn note_lookup(&self, ino: InodeId, place: Place) -> FsResult<()> {
         let mut shard = self.shard(ino).lock();
         self.fetch(&mut shard, ino)?;
         match shard.map.entry(ino.get()) {
@@ -133,7 +150,7 @@ impl Locator {
                 known.lookups += 1;
             }
             Entry::Vacant(at) => {
-                at.insert(Known::new(place, 1));
+                at.insert(InodeEntry::new(place, 1));
                 self.make_room(&mut shard, ino);
             }
         }
@@ -142,16 +159,16 @@ impl Locator {
 
     /// Counts the first lookup of `ino`. REQUIRES: the lock of the row in `place`; nobody knew `ino` before, so that it is
     /// not looked for among the spilled.
-    pub(crate) fn note_new(&self, ino: InodeId, place: Place) {
+    pub fn note_new(&self, ino: InodeId, place: Place) {
         let mut shard = self.shard(ino).lock();
-        shard.map.insert(ino.get(), Known::new(place, 1));
+        shard.map.insert(ino.get(), InodeEntry::new(place, 1));
         self.make_room(&mut shard, ino);
     }
 
-    /// Counts the first lookup of `ino`, and gives its node with one handle. REQUIRES: as [`Locator::note_new`].
-    pub(crate) fn note_new_and_open(&self, ino: InodeId, place: Place) -> Arc<OpenNode> {
+    /// Counts the first lookup of `ino`, and gives its node with one handle. REQUIRES: as [`InodeTable::note_new`].
+    pub fn note_new_and_open(&self, ino: InodeId, place: Place) -> Arc<OpenNode<O>> {
         let mut shard = self.shard(ino).lock();
-        let mut known = Known::new(place, 1);
+        let mut known = InodeEntry::new(place, 1);
         let node = known.opened(ino);
         shard.map.insert(ino.get(), known);
         self.make_room(&mut shard, ino);
@@ -159,8 +176,8 @@ impl Locator {
     }
 
     /// Takes back `lookups` lookups. True if that leaves an orphan that nobody can reach: its rows are to
-    /// be removed, then [`Locator::close`] is to be called.
-    pub(crate) fn forget(&self, ino: InodeId, lookups: u64) -> FsResult<bool> {
+    /// be removed, then [`InodeTable::close`] is to be called.
+    pub fn forget(&self, ino: InodeId, lookups: u64) -> FsResult<bool> {
         let mut shard = self.shard(ino).lock();
         let Some(known) = self.load(&mut shard, ino)? else { return Ok(false) };
         known.lookups = known.lookups.saturating_sub(lookups);
@@ -175,7 +192,7 @@ impl Locator {
     }
 
     /// Notes that the attributes of `ino` moved. REQUIRES: the locks of the old and the new row.
-    pub(crate) fn moved(&self, ino: InodeId, place: Place) -> FsResult<()> {
+    pub fn moved(&self, ino: InodeId, place: Place) -> FsResult<()> {
         let mut shard = self.shard(ino).lock();
         if let Some(known) = self.load(&mut shard, ino)? {
             known.place = place;
@@ -185,29 +202,29 @@ impl Locator {
 
     /// Notes that `inode` has no row any more; its attributes are kept while the front end knows it.
     /// REQUIRES: the lock of the row it was in.
-    pub(crate) fn detach(&self, inode: Box<Inode>) -> FsResult<()> {
+    pub fn detach(&self, inode: Box<Inode>) -> FsResult<()> {
         self.moved(inode.ino, Place::Detached(inode))
     }
 
     /// The node of `ino`, made if there is none, with one handle more. REQUIRES: the lock of the row in
     /// `place`.
-    pub(crate) fn open(&self, ino: InodeId, place: Place) -> FsResult<Arc<OpenNode>> {
+    pub fn open(&self, ino: InodeId, place: Place) -> FsResult<Arc<OpenNode<O>>> {
         let mut shard = self.shard(ino).lock();
         self.fetch(&mut shard, ino)?;
-        let known = shard.map.entry(ino.get()).or_insert_with(|| Known::new(place, 0));
+        let known = shard.map.entry(ino.get()).or_insert_with(|| InodeEntry::new(place, 0));
         known.used = true;
         Ok(known.opened(ino))
     }
 
     /// The node of `ino`, if it is open.
-    pub(crate) fn node(&self, ino: InodeId) -> Option<Arc<OpenNode>> {
+    pub fn node(&self, ino: InodeId) -> Option<Arc<OpenNode<O>>> {
         self.shard(ino).lock().map.get(&ino.get()).and_then(|known| known.node.clone())
     }
 
     /// Marks an inode whose last name goes as an orphan if its rows must stay: because it is open, or
     /// because the front end knows it and `has_more_rows` than fit in memory. Returns whether it is one.
     /// REQUIRES: the lock of the row it is in, so that nobody opens it meanwhile.
-    pub(crate) fn mark_orphan(&self, ino: InodeId, has_more_rows: bool) -> FsResult<bool> {
+    pub fn mark_orphan(&self, ino: InodeId, has_more_rows: bool) -> FsResult<bool> {
         let mut shard = self.shard(ino).lock();
         let Some(known) = self.load(&mut shard, ino)? else { return Ok(false) };
         known.orphan = known.is_open() || (has_more_rows && known.lookups > 0);
@@ -215,21 +232,21 @@ impl Locator {
     }
 
     /// Takes the mark back: the inode has a name, again or still.
-    pub(crate) fn unmark_orphan(&self, ino: InodeId) {
+    pub fn unmark_orphan(&self, ino: InodeId) {
         if let Some(known) = self.shard(ino).lock().map.get_mut(&ino.get()) {
             known.orphan = false;
         }
     }
 
     /// Whether `ino` is an orphan that neither a lookup nor a handle can reach.
-    pub(crate) fn is_unreachable_orphan(&self, ino: InodeId) -> bool {
+    pub fn is_unreachable_orphan(&self, ino: InodeId) -> bool {
         let shard = self.shard(ino).lock();
         shard.map.get(&ino.get()).is_some_and(|known| known.orphan && !known.is_reachable())
     }
 
     /// Up to `max` orphans, which no lookup or handle reaches any more from now on. REQUIRES: no call is under way,
     /// and none follows.
-    pub(crate) fn abandon_orphans(&self, max: usize) -> Vec<InodeId> {
+    pub fn abandon_orphans(&self, max: usize) -> Vec<InodeId> {
         let mut orphans = Vec::new();
         for Line(shard) in &self.shards {
             let mut shard = shard.lock();
@@ -243,14 +260,14 @@ impl Locator {
     }
 
     /// Whether a lookup or a handle can reach `ino`.
-    pub(crate) fn is_reachable(&self, ino: InodeId) -> bool {
+    pub fn is_reachable(&self, ino: InodeId) -> bool {
         let shard = self.shard(ino).lock();
-        shard.map.get(&ino.get()).is_some_and(Known::is_reachable)
+        shard.map.get(&ino.get()).is_some_and(InodeEntry::is_reachable)
     }
 
     /// After a handle ended: true if that leaves an orphan that nobody can reach. Its rows are to be removed, then
-    /// [`Locator::close`] is to be called. Else ends what `close` would end.
-    pub(crate) fn closed(&self, ino: InodeId) -> bool {
+    /// [`InodeTable::close`] is to be called. Else ends what `close` would end.
+    pub fn closed(&self, ino: InodeId) -> bool {
         let mut shard = self.shard(ino).lock();
         let Some(known) = shard.map.get_mut(&ino.get()) else { return false };
         if known.orphan && !known.is_reachable() {
@@ -263,43 +280,52 @@ impl Locator {
     }
 
     /// Ends the node of `ino` if no handle is left, and its entry if no lookup is left either.
-    pub(crate) fn close(&self, ino: InodeId) {
+    pub fn close(&self, ino: InodeId) {
         let mut shard = self.shard(ino).lock();
-        if shard.map.get_mut(&ino.get()).is_some_and(Known::end_node) {
+        if shard.map.get_mut(&ino.get()).is_some_and(InodeEntry::end_node) {
             shard.map.remove(&ino.get());
         }
     }
 
+    /// How often the store has refused entries since it last took some.
+    pub fn refusals(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     /// Entries in memory and entries in the store.
-    pub(crate) fn counts(&self) -> (u64, u64) {
+    pub fn counts(&self) -> (u64, u64) {
         let known = self.shards.iter().map(|Line(shard)| shard.lock().map.len() as u64).sum();
         (known, self.spilled.load(Ordering::Relaxed))
     }
 
     /// Calls `visit` with every entry in memory.
-    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(InodeId, &Known)) {
+    pub fn for_each(&self, visit: &mut dyn FnMut(InodeId, &InodeEntry<O>)) {
         for Line(shard) in &self.shards {
             shard.lock().map.iter().for_each(|(ino, known)| visit(InodeId::new(*ino), known));
         }
     }
 
     /// Takes over an entry of the process before.
-    pub(crate) fn restore(&self, ino: InodeId, known: Known) {
+    pub fn restore(&self, ino: InodeId, known: InodeEntry<O>) {
         self.shard(ino).lock().map.insert(ino.get(), known);
     }
 
     /// Leaves no entry in the store that is in memory as well. REQUIRES: nobody else uses it.
-    pub(crate) fn tidy_store(&self) -> FsResult<()> {
+    pub fn tidy_store(&self) -> FsResult<()> {
         self.spill.remove_owed()
     }
 
     /// Takes over the number of entries in the store.
-    pub(crate) fn restore_spilled(&self, spilled: u64) {
+    pub fn restore_spilled(&self, spilled: u64) {
         self.spilled.store(spilled, Ordering::Relaxed);
     }
 
     /// The entry of `ino`, fetched from the store if it was spilled.
-    fn load<'a>(&self, shard: &'a mut Shard, ino: InodeId) -> FsResult<Option<&'a mut Known>> {
+    fn load<'a>(
+        &self,
+        shard: &'a mut Shard<O>,
+        ino: InodeId,
+    ) -> FsResult<Option<&'a mut InodeEntry<O>>> {
         self.fetch(shard, ino)?;
         let Some(known) = shard.map.get_mut(&ino.get()) else { return Ok(None) };
         known.used = true;
@@ -307,13 +333,13 @@ impl Locator {
     }
 
     /// Fetches the entry of `ino` from the store if it was spilled.
-    fn fetch(&self, shard: &mut Shard, ino: InodeId) -> FsResult<()> {
+    fn fetch(&self, shard: &mut Shard<O>, ino: InodeId) -> FsResult<()> {
         if self.spilled.load(Ordering::Relaxed) > 0
             && !shard.map.contains_key(&ino.get())
             && let Some(LookupsRow { lookups, place }) = self.spill.take(ino)?
         {
             self.spilled.fetch_sub(1, Ordering::Relaxed);
-            shard.map.insert(ino.get(), Known::new(place, lookups));
+            shard.map.insert(ino.get(), InodeEntry::new(place, lookups));
             self.make_room(shard, ino);
         }
         Ok(())
@@ -321,7 +347,7 @@ impl Locator {
 
     /// Spills an eighth of the shard if it is beyond its share: entries not used since the last time
     /// first, never `keep`. What cannot be written stays in memory.
-    fn make_room(&self, shard: &mut Shard, keep: InodeId) {
+    fn make_room(&self, shard: &mut Shard<O>, keep: InodeId) {
         if shard.map.len() <= self.shard_entries_max {
             return;
         }
@@ -361,7 +387,7 @@ impl Locator {
     }
 }
 
-impl Shard {
+impl<O> Shard<O> {
     /// Up to `wanted` entries that may be spilled, those first that were not used since the last time.
     fn victims(&mut self, wanted: usize, keep: InodeId) -> Vec<u64> {
         let mut victims = Vec::with_capacity(wanted);
@@ -389,145 +415,14 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use varve_env::Env;
-    use varve_env::sim::{FaultRule, SimEnv, SimOp};
-    use varve_vfs::Vfs;
-
     use super::*;
-    use crate::{FormatOptions, MountOptions, VarveFs};
-
-    /// Each lookup beyond the limit walked over all of the shard, twice, and logged, for as long as the store refused writes.
-    #[test]
-    fn a_store_that_refuses_writes_is_seldom_asked() {
-        const INODES: u64 = 50_000;
-        let (env, dir) = (SimEnv::new(1), Path::new("/store"));
-        let machine: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
-        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
-        let options = MountOptions { located_inodes_max: Some(640), ..MountOptions::default() };
-        let fs = VarveFs::open(machine, dir, options).unwrap();
-        let note = |from: u64| {
-            for ino in (from..from + INODES).map(InodeId::new) {
-                fs.locator.note_lookup(ino, Place::Own).unwrap();
-            }
-        };
-        note(1000);
-        assert!(fs.locator.counts().0 <= 640 && fs.locator.refused.load(Ordering::Relaxed) == 0);
-        let path_suffix = ".wal".to_owned();
-        env.fail(FaultRule { path_suffix, op: SimOp::Sync, nth: 1, errno: 5, sticky: false });
-        fs.sync().unwrap_err();
-        note(1_000_000);
-        let (known, spilled) = fs.locator.counts();
-        assert!(known >= INODES && known + spilled == 2 * INODES, "{known} {spilled}");
-        // From 10 to 800 entries a shard doubles seven times.
-        let refused = fs.locator.refused.load(Ordering::Relaxed);
-        assert!((64..64 * 9).contains(&refused), "{refused}");
-        for ino in (1_000_000..1_000_000 + INODES).map(InodeId::new) {
-            assert_eq!(fs.locator.place(ino).unwrap(), Some(Place::Own));
-        }
-    }
-
-    /// While the store refused writes nothing that had gone there could be asked about.
-    #[test]
-    fn what_was_spilled_is_found_while_the_store_refuses_writes() {
-        const INODES: u64 = 2000;
-        let (env, dir) = (SimEnv::new(1), Path::new("/store"));
-        let machine: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
-        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
-        let options = MountOptions { located_inodes_max: Some(640), ..MountOptions::default() };
-        let fs = VarveFs::open(machine, dir, options).unwrap();
-        let inos = || (1000..1000 + INODES).map(InodeId::new);
-        inos().for_each(|ino| fs.locator.note_lookup(ino, Place::Own).unwrap());
-        assert!(fs.locator.counts().1 >= INODES - 640);
-        let path_suffix = ".wal".to_owned();
-        env.fail(FaultRule { path_suffix, op: SimOp::Sync, nth: 1, errno: 5, sticky: false });
-        fs.sync().unwrap_err();
-        for ino in inos() {
-            assert_eq!(fs.locator.place(ino).unwrap(), Some(Place::Own));
-        }
-        assert_eq!(fs.locator.counts(), (INODES, 0));
-        for ino in inos() {
-            fs.locator.note_lookup(ino, Place::Own).unwrap();
-            // Not before both lookups are taken back, and then for good.
-            assert!(!fs.locator.forget(ino, 1).unwrap() && fs.locator.is_reachable(ino));
-            assert!(!fs.locator.forget(ino, 1).unwrap());
-            assert_eq!(fs.locator.place(ino).unwrap(), None);
-        }
-    }
-
-    /// The process that took over believed the rows of what had been fetched.
-    #[test]
-    fn what_was_fetched_stays_so_over_a_handover() {
-        const INODES: u64 = 2000;
-        let (env, dir) = (SimEnv::new(1), Path::new("/store"));
-        let machine: Arc<dyn Env> = Arc::<SimEnv>::clone(&env);
-        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
-        let options = MountOptions { located_inodes_max: Some(640), ..MountOptions::default() };
-        let fs = VarveFs::open(Arc::clone(&machine), dir, options.clone()).unwrap();
-        let inos = || (1000..1000 + INODES).map(InodeId::new);
-        inos().for_each(|ino| fs.locator.note_lookup(ino, Place::Own).unwrap());
-        env.fail(FaultRule {
-            path_suffix: String::new(),
-            op: SimOp::Write,
-            nth: 1,
-            errno: 28,
-            sticky: true,
-        });
-        inos().step_by(2).for_each(|ino| drop(fs.locator.place(ino).unwrap()));
-        assert!(env.fault_count() > 0 && fs.locator.counts().1 > 0);
-        env.clear_faults();
-        fs.sync().unwrap();
-        let handed_over = fs.hand_over().unwrap();
-        drop(fs);
-        let fs = VarveFs::resume(machine, dir, options, handed_over).unwrap();
-        for ino in inos() {
-            assert!(!fs.locator.forget(ino, 1).unwrap());
-            assert_eq!(fs.locator.place(ino).unwrap(), None);
-        }
-        assert_eq!(fs.locator.counts(), (0, 0));
-    }
-
-    /// Each lookup beyond the limit walked over all that had to stay.
-    #[test]
-    fn what_must_stay_is_seldom_walked_over() {
-        let (env, dir) = (SimEnv::new(1), Path::new("/store"));
-        let machine: Arc<dyn Env> = env;
-        crate::format(&machine, dir, &FormatOptions::default()).unwrap();
-        let options = MountOptions { located_inodes_max: Some(64 * 80), ..MountOptions::default() };
-        let fs = VarveFs::open(machine, dir, options).unwrap();
-        let root = fs.read_inode(InodeId::ROOT).unwrap();
-        for ino in (1000..11_000).map(InodeId::new) {
-            fs.locator.note_new(ino, Place::Own);
-            fs.locator.detach(Box::new(Inode { ino, ..root.clone() })).unwrap();
-        }
-        let batches = || {
-            let metrics: serde_json::Value =
-                serde_json::from_str(&fs.store.metrics_json()).unwrap();
-            metrics["counters"]["batches"].as_u64().unwrap()
-        };
-        let before = batches();
-        for ino in (20_000..26_000).map(InodeId::new) {
-            fs.locator.note_new(ino, Place::Own);
-        }
-        let (known, spilled) = fs.locator.counts();
-        assert!(known < 10_000 + 64 * 20 && known + spilled == 16_000, "{known} {spilled}");
-        assert!(batches() - before <= 6000 / 10 + 64, "{} batches", batches() - before);
-        // What has gone leaves no room for others.
-        (1000..11_000).for_each(|ino| assert!(!fs.locator.forget(InodeId::new(ino), 1).unwrap()));
-        for ino in (30_000..40_000).map(InodeId::new) {
-            fs.locator.note_new(ino, Place::Own);
-        }
-        let (known, _) = fs.locator.counts();
-        assert!(known <= 64 * (80 + 11), "{known}");
-    }
 
     /// Those that were not used go first, each once, and others make up the number.
     #[test]
     fn victims_are_chosen_once() {
-        let mut shard = Shard::default();
+        let mut shard = Shard::<u8> { map: HashMap::default(), patience: 0 };
         for ino in 0..100 {
-            let mut known = Known::new(Place::Own, 1);
+            let mut known = InodeEntry::new(Place::Own, 1);
             (known.used, known.orphan) = (ino >= 10, ino == 50);
             shard.map.insert(ino, known);
         }

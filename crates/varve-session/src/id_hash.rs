@@ -8,7 +8,7 @@
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// The number of ids, all alike but for their low bits, whose entries lie together.
-pub(crate) const RUN_IDS: u64 = 1 << RUN_BITS;
+pub const RUN_IDS: u64 = 1 << RUN_BITS;
 const RUN_BITS: u32 = 4;
 /// The bits by which the table tells entries of one place apart.
 const TAG_BITS: u32 = 7;
@@ -18,10 +18,10 @@ const TAG_OF_RUN: u64 = TAG << RUN_BITS;
 
 /// See the module's comment.
 #[derive(Default)]
-pub(crate) struct IdHasher(u64);
+pub struct IdHasher(u64);
 
 /// Builds tables keyed by ids.
-pub(crate) type IdHash = BuildHasherDefault<IdHasher>;
+pub type IdHash = BuildHasherDefault<IdHasher>;
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
