@@ -52,13 +52,13 @@ pub struct Page {
 
 /// A dictionary in use.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct DictionaryInUse {
     number: u32,
     made: InodeId,
     pairs: KeyspaceId,
 }
 
-type Names = BTreeMap<Vec<u8>, Known>;
+type Names = BTreeMap<Vec<u8>, DictionaryInUse>;
 
 /// Which dictionaries of the main view a transaction has.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ pub(crate) enum Seen {
 }
 
 impl Seen {
-    fn has(self, known: &Known) -> bool {
+    fn has(self, known: &DictionaryInUse) -> bool {
         match self {
             Seen::Before(epoch) => known.made < epoch,
             Seen::Locked => true,
@@ -197,7 +197,10 @@ impl Dictionaries {
             let row = DictionaryRow::decode(&value).map_err(|cause| unreadable(&name, &cause))?;
             if !row.going {
                 let DictionaryRow { number, made, .. } = row;
-                names.insert(name.to_vec(), Known { number, made, pairs: self.pairs(row)? });
+                names.insert(
+                    name.to_vec(),
+                    DictionaryInUse { number, made, pairs: self.pairs(row)? },
+                );
             } else if !self.read_only {
                 self.finish_removal(&name, row)?;
             }
@@ -244,7 +247,7 @@ impl Dictionaries {
     }
 
     /// Whether a dictionary of the main view is one here, too.
-    fn has(&self, known: &Known) -> bool {
+    fn has(&self, known: &DictionaryInUse) -> bool {
         self.main.as_ref().is_none_or(|(_, seen)| seen.has(known))
     }
 
@@ -300,7 +303,7 @@ impl Dictionaries {
         let pairs = self.pairs(row)?;
         self.store.clear_keyspace(pairs).map_err(error::store)?;
         self.put_row(name, row, false)?;
-        names.insert(name.to_vec(), Known { number, made, pairs });
+        names.insert(name.to_vec(), DictionaryInUse { number, made, pairs });
         Ok(())
     }
 
@@ -310,7 +313,7 @@ impl Dictionaries {
         let mut known = self.known_mut()?;
         let names = known.get_or_insert_default();
         let was = *names.get(name).ok_or(FsError::NotFound)?;
-        let Known { number, made, .. } = was;
+        let DictionaryInUse { number, made, .. } = was;
         let row = DictionaryRow { number, going: true, made };
         self.put_row(name, row, true)?;
         names.remove(name);

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use varve_engine::{StoreError, StoreResult};
 use varve_env::{Env, File, FileLock};
-use varve_schema::{Handover, KnownInode, OpenHandle, Pending, Place};
+use varve_schema::{Handover, InodeLocation, KnownInode, OpenHandle, Pending};
 use varve_types::InodeId;
 use varve_vfs::{FsResult, OpenFlags};
 
@@ -173,7 +173,7 @@ impl VarveFs {
         let inode = self.read_inode(ino).map_err(|error| {
             StoreError::Invalid(format!("inode {ino}, which is open, cannot be read: {error}"))
         })?;
-        let place = self.session.inodes.place(ino).map_err(invalid)?.unwrap_or(Place::Own);
+        let place = self.session.inodes.place(ino).map_err(invalid)?.unwrap_or(InodeLocation::Own);
         let node = self.session.inodes.open(ino, place).map_err(invalid)?;
         node.state().has_object = inode.content.is_object();
         Ok(node)

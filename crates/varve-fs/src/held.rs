@@ -7,7 +7,7 @@
 
 use varve_env::Space;
 use varve_namespace::Changes;
-use varve_schema::{Inlined, Inode, Pending, Place, RowKey, UsageChange};
+use varve_schema::{Inlined, Inode, InodeLocation, Pending, RowKey, UsageChange};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -49,11 +49,11 @@ enum Home {
 
 impl Held<'_> {
     /// Where the inode is.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> InodeLocation {
         match &self.home {
-            Home::Own => Place::Own,
-            Home::Entry { key, slot, .. } => Place::Entry { key: *key, slot: *slot },
-            Home::Detached => Place::Detached(Box::new(self.inode.clone())),
+            Home::Own => InodeLocation::Own,
+            Home::Entry { key, slot, .. } => InodeLocation::Entry { key: *key, slot: *slot },
+            Home::Detached => InodeLocation::Detached(Box::new(self.inode.clone())),
         }
     }
 
@@ -101,9 +101,9 @@ impl VarveFs {
             return self.made_up(ino).ok_or(FsError::Stale).map(Some);
         }
         match self.session.inodes.place(ino)? {
-            Some(Place::Detached(inode)) => Ok(Some(*inode)),
-            Some(Place::Entry { key, slot }) => self.inode_in(key, slot, ino),
-            Some(Place::Own) => self.inode_row(ino),
+            Some(InodeLocation::Detached(inode)) => Ok(Some(*inode)),
+            Some(InodeLocation::Entry { key, slot }) => self.inode_in(key, slot, ino),
+            Some(InodeLocation::Own) => self.inode_row(ino),
             None => self.inode_row(ino)?.ok_or(FsError::Stale).map(Some),
         }
     }
@@ -142,14 +142,14 @@ impl VarveFs {
         for _ in 0..RETRIES_MAX {
             let place = self.session.inodes.place(ino)?;
             let key = match &place {
-                Some(Place::Entry { key, .. }) => *key,
+                Some(InodeLocation::Entry { key, .. }) => *key,
                 _ => RowKey::inode(ino),
             };
             let guards = match also {
                 Some(also) => self.lock_rows(&[key, also])?,
                 None => self.lock_rows(&[key])?,
             };
-            if let Some(Place::Entry { key, slot }) = place
+            if let Some(InodeLocation::Entry { key, slot }) = place
                 && let Some((inode, row)) = self.inlined(key, slot, ino)?
             {
                 let (stored, home) = (Stored::of(&inode), Home::Entry { key, slot, row });
@@ -159,9 +159,9 @@ impl VarveFs {
                 continue;
             }
             let (inode, home) = match place {
-                Some(Place::Detached(inode)) => (*inode, Home::Detached),
-                Some(Place::Entry { .. }) => return Err(lost(ino)),
-                Some(Place::Own) | None => match self.inode_row(ino)? {
+                Some(InodeLocation::Detached(inode)) => (*inode, Home::Detached),
+                Some(InodeLocation::Entry { .. }) => return Err(lost(ino)),
+                Some(InodeLocation::Own) | None => match self.inode_row(ino)? {
                     Some(inode) => (inode, Home::Own),
                     None => return Err(FsError::Stale),
                 },
@@ -179,7 +179,7 @@ impl VarveFs {
     ) -> FsResult<Option<Inode>> {
         let place = self.session.inodes.place(ino)?;
         let key = match &place {
-            Some(Place::Entry { key, .. }) => *key,
+            Some(InodeLocation::Entry { key, .. }) => *key,
             _ => RowKey::inode(ino),
         };
         if !self.locks.try_extend(&mut held.guards, key) {
@@ -187,10 +187,10 @@ impl VarveFs {
         }
         self.prepare_rows(&[key])?;
         match place {
-            Some(Place::Detached(_)) => Ok(None),
+            Some(InodeLocation::Detached(_)) => Ok(None),
             // If it has moved meanwhile, it is not found there.
-            Some(Place::Entry { key, slot }) => self.inode_in(key, slot, ino),
-            Some(Place::Own) | None => self.inode_row(ino),
+            Some(InodeLocation::Entry { key, slot }) => self.inode_in(key, slot, ino),
+            Some(InodeLocation::Own) | None => self.inode_row(ino),
         }
     }
 
@@ -207,7 +207,7 @@ impl VarveFs {
         changes.put_pending(ino, Pending::Orphan);
         self.commit(changes)?;
         held.home = Home::Own;
-        self.session.inodes.moved(ino, Place::Own)
+        self.session.inodes.moved(ino, InodeLocation::Own)
     }
 
     /// Adds the held inode, as it is now, to `changes`, and charges its directory if its size changed.

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use varve_env::File;
 use varve_namespace::{Decision, Effect, Locked, Need, Outcome, Rows, Stop};
 use varve_schema::{
-    EntryRow, FileKind, Inode, NameHasher, ParentRow, Place, RowKey, Usage, XattrRow,
+    EntryRow, FileKind, Inode, InodeLocation, NameHasher, ParentRow, RowKey, Usage, XattrRow,
 };
 use varve_session::InodeTable;
 use varve_types::{InodeId, Timestamp};
@@ -99,7 +99,7 @@ impl VarveFs {
         for effect in effects {
             match effect {
                 Effect::Moved { ino, to } => self.session.inodes.moved(ino, to)?,
-                Effect::Orphaned(ino) => self.session.inodes.moved(ino, Place::Own)?,
+                Effect::Orphaned(ino) => self.session.inodes.moved(ino, InodeLocation::Own)?,
                 Effect::Gone { inode, has_object } => {
                     let ino = inode.ino;
                     self.session.inodes.detach(inode)?;
@@ -221,8 +221,8 @@ impl Locked for LockedRows<'_> {
         Ok(ino)
     }
 
-    fn place(&self, ino: InodeId) -> Outcome<Place> {
-        Ok(self.fs.session.inodes.place(ino)?.unwrap_or(Place::Own))
+    fn place(&self, ino: InodeId) -> Outcome<InodeLocation> {
+        Ok(self.fs.session.inodes.place(ino)?.unwrap_or(InodeLocation::Own))
     }
 
     fn must_outlive_its_name(&self, ino: InodeId, has_more_rows: bool) -> Outcome<bool> {

@@ -12,7 +12,7 @@ use varve_env::{File, OpenMode};
 use varve_namespace::attrs::{SET_GID, SET_UID};
 use varve_namespace::flags::check_opens;
 use varve_namespace::{Changes, Created, create_unnamed};
-use varve_schema::{FileKind, Place, RowKey};
+use varve_schema::{FileKind, InodeLocation, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 
@@ -292,7 +292,7 @@ impl VarveFs {
             self.decide(&keys, |rows, now| create_unnamed(rows, caller, parent, perm, now))?;
         let Created { inode, changes, .. } = created;
         self.commit(changes)?;
-        let node = self.session.inodes.note_new_and_open(inode.ino, Place::Own);
+        let node = self.session.inodes.note_new_and_open(inode.ino, InodeLocation::Own);
         self.session.inodes.mark_orphan(inode.ino, true)?;
         node.state().linkable = !flags.exclusive;
         let opened = self.add_handle(&node, flags, false);

@@ -2,7 +2,8 @@
 //! directory's own row).
 
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, FileKind, Inode, Pending, Place, RowKey, Times, UsageChange,
+    Body, Content, DirInfo, EntryRow, FileKind, Inode, InodeLocation, Pending, RowKey, Times,
+    UsageChange,
 };
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{Caller, FsError};
@@ -49,7 +50,7 @@ pub struct Created {
     /// The inode.
     pub inode: Inode,
     /// Where it is.
-    pub place: Place,
+    pub place: InodeLocation,
     /// Rows to write.
     pub changes: Changes,
 }
@@ -98,7 +99,7 @@ pub fn create(
     adjust_dir(&mut dir, 1, i32::from(is_dir), now)?;
     changes.put_dir(dir);
     changes.charge(parent, if is_dir { UsageChange::DIR } else { UsageChange::file(inode.size) });
-    let place = if is_dir { Place::Own } else { Place::Entry { key, slot } };
+    let place = if is_dir { InodeLocation::Own } else { InodeLocation::Entry { key, slot } };
     Ok(Created { inode, place, changes })
 }
 
@@ -120,7 +121,7 @@ pub fn create_unnamed(
     inode.nlink = 0;
     changes.put_inode(&inode);
     changes.put_pending(inode.ino, Pending::Orphan);
-    Ok(Created { inode, place: Place::Own, changes })
+    Ok(Created { inode, place: InodeLocation::Own, changes })
 }
 
 /// An inode for something new in `dir`, owned by the caller, or by the directory's group if that is

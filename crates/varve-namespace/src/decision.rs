@@ -1,7 +1,7 @@
 //! What an operation decides: rows to write, and what is to follow once they are written.
 
 use smallvec::SmallVec;
-use varve_schema::{Inode, Place};
+use varve_schema::{Inode, InodeLocation};
 use varve_types::InodeId;
 
 use crate::Changes;
@@ -14,7 +14,7 @@ pub enum Effect {
         /// The inode.
         ino: InodeId,
         /// Where it is now.
-        to: Place,
+        to: InodeLocation,
     },
     /// An inode lost its last name. Its rows stay until nobody holds it any more.
     Orphaned(InodeId),

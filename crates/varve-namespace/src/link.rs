@@ -7,7 +7,7 @@
 //!
 //! Source: TableFS 4.2.3. Departure: the parent pointers.
 
-use varve_schema::{Body, EntryRow, FileKind, Inode, Place, RowKey, UsageChange};
+use varve_schema::{Body, EntryRow, FileKind, Inode, InodeLocation, RowKey, UsageChange};
 use varve_types::limits::LINKS_MAX;
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::FsError;
@@ -31,7 +31,7 @@ pub fn link(
     let own = host.inode(ino)?;
     let place = host.place(ino)?;
     let first_key = match &place {
-        Place::Entry { key: first, .. } if *first != key => Some(*first),
+        InodeLocation::Entry { key: first, .. } if *first != key => Some(*first),
         _ => None,
     };
     let mut first = first_key.map(|key| host.entry_row(key)).transpose()?;
@@ -79,12 +79,12 @@ fn count_link(
     host: &impl Locked,
     changes: &mut Changes,
     inode: &mut Inode,
-    (place, first): (&Place, &mut EntryRow),
+    (place, first): (&InodeLocation, &mut EntryRow),
     (parent, name): (InodeId, FileName<'_>),
 ) -> Outcome<()> {
     let ino = inode.ino;
     let mut parents = Parents::new(host, ino);
-    if let Place::Entry { key, slot } = place {
+    if let InodeLocation::Entry { key, slot } = place {
         let named = first.at(*slot).map(|named| named.name.clone()).unwrap_or_default();
         inode.home = Some(parents.add(InodeId::new(key.prefix()), &named)?);
         first.set_body(*slot, Body::Reference { ino, kind: inode.kind });
@@ -108,13 +108,13 @@ fn count_link(
 fn target(
     ino: InodeId,
     own: Option<Inode>,
-    place: &Place,
+    place: &InodeLocation,
     row: &EntryRow,
 ) -> Result<Inode, FsError> {
     match place {
-        Place::Detached(inode) => Ok((**inode).clone()),
-        Place::Own => own.ok_or(FsError::Stale),
-        Place::Entry { slot, .. } => match row.at(*slot).map(|named| &named.body) {
+        InodeLocation::Detached(inode) => Ok((**inode).clone()),
+        InodeLocation::Own => own.ok_or(FsError::Stale),
+        InodeLocation::Entry { slot, .. } => match row.at(*slot).map(|named| &named.body) {
             Some(Body::Inline(inode)) if inode.ino == ino => Ok(inode.clone()),
             _ => Err(FsError::Stale),
         },
@@ -122,11 +122,13 @@ fn target(
 }
 
 /// Refuses directories, and inodes that lost their last name.
-fn check_linkable(host: &impl Locked, inode: &Inode, place: &Place) -> Result<(), FsError> {
+fn check_linkable(host: &impl Locked, inode: &Inode, place: &InodeLocation) -> Result<(), FsError> {
     if inode.kind == FileKind::Directory {
         return Err(FsError::NotPermitted);
     }
-    if matches!(place, Place::Detached(_)) || (inode.nlink == 0 && !host.is_linkable(inode.ino)) {
+    if matches!(place, InodeLocation::Detached(_))
+        || (inode.nlink == 0 && !host.is_linkable(inode.ino))
+    {
         return Err(FsError::NotFound);
     }
     Ok(())

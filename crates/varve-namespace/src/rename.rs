@@ -12,7 +12,7 @@
 
 use smallvec::SmallVec;
 use varve_schema::{
-    Body, Content, EntryRow, EntrySuffix, FileKind, Inode, Place, RowKey, UsageChange,
+    Body, Content, EntryRow, EntrySuffix, FileKind, Inode, InodeLocation, RowKey, UsageChange,
 };
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{Caller, FsError, RenameMode};
@@ -330,7 +330,7 @@ fn settle(
 /// Records where an inode is that has no row of its own.
 fn follow(decision: &mut Decision, (ino, own): (InodeId, bool), end: &End<'_>, slot: u8) {
     if !own {
-        let to = Place::Entry { key: end.key(), slot };
+        let to = InodeLocation::Entry { key: end.key(), slot };
         decision.effects.push(Effect::Moved { ino, to });
     }
 }

@@ -8,7 +8,9 @@
 //! Source: Ursa Minor, Sinnamohideen section 5.8 (an operation that lacks a row is dropped, and begins again with it).
 
 use smallvec::SmallVec;
-use varve_schema::{EntryRow, Inode, NameHasher, ParentRow, Place, RowKey, Usage, XattrRow};
+use varve_schema::{
+    EntryRow, Inode, InodeLocation, NameHasher, ParentRow, RowKey, Usage, XattrRow,
+};
 use varve_types::InodeId;
 use varve_vfs::FsError;
 
@@ -111,7 +113,7 @@ pub trait Locked: Rows<Error = Stop> {
     fn new_ino(&self) -> Outcome<InodeId>;
 
     /// Where `ino` is.
-    fn place(&self, ino: InodeId) -> Outcome<Place>;
+    fn place(&self, ino: InodeId) -> Outcome<InodeLocation>;
 
     /// Whether an inode without a name must keep its rows: somebody has it open, or knows it, and it `has_more_rows` than
     /// memory keeps.

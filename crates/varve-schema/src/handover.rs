@@ -7,7 +7,7 @@
 //!
 //! known inode:  | ino varint | lookups varint | flags u8 | place |
 //!               flags: 0 orphan, 1 may still get its first name, 2 straight handles read what is no longer its object
-//! place:        see [`Place`]
+//! place:        see [`InodeLocation`]
 //! open file:    | handle varint | ino varint | flags u8 |
 //!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough, 5 execute, 6 opened to append
 //! ```
@@ -18,7 +18,7 @@
 use bytes::Bytes;
 use varve_types::InodeId;
 
-use crate::{DecodeError, Place, ROW_VERSION, Reader, put_varint};
+use crate::{DecodeError, InodeLocation, ROW_VERSION, Reader, put_varint};
 
 const ORPHAN: u8 = 1;
 const LINKABLE: u8 = 1 << 1;
@@ -59,7 +59,7 @@ pub struct KnownInode {
     /// A commit has put another object in the place of the one that the kernel reads straight.
     pub replaced: bool,
     /// Where its attributes are.
-    pub place: Place,
+    pub place: InodeLocation,
 }
 
 /// An open file.
@@ -150,7 +150,7 @@ impl KnownInode {
     fn decode_from(reader: &mut Reader<'_>) -> Result<KnownInode, DecodeError> {
         let (ino, lookups) = (InodeId::new(reader.varint()?), reader.varint()?);
         let flags = flags(reader, ORPHAN | LINKABLE | REPLACED)?;
-        let place = Place::decode_from(reader)?;
+        let place = InodeLocation::decode_from(reader)?;
         let has = |bit: u8| flags & bit != 0;
         let (orphan, linkable, replaced) = (has(ORPHAN), has(LINKABLE), has(REPLACED));
         Ok(KnownInode { ino, lookups, orphan, linkable, replaced, place })

@@ -41,10 +41,10 @@ mod handover;
 mod hash;
 mod inode;
 pub mod key;
+mod location;
 pub mod overlay;
 mod parent;
 mod pending;
-mod place;
 mod store_id;
 mod usage;
 mod xattr;
@@ -59,9 +59,9 @@ pub use inode::{
     Borrowed, Content, DirInfo, FileKind, Home, Inode, Times, decode_inode_row, encode_inode_row,
 };
 pub use key::{EntrySuffix, RowKey};
+pub use location::{InodeLocation, LookupsRow};
 pub use parent::{ParentPointer, ParentRow};
 pub use pending::Pending;
-pub use place::{LookupsRow, Place};
 pub use store_id::StoreId;
 pub use usage::{Limits, Mark, Usage, UsageChange};
 pub use xattr::{Xattr, XattrRow};

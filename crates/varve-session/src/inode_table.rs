@@ -2,7 +2,7 @@
 //!
 //! A front end names an inode by its id alone, but the attributes of a file with one name live in the
 //! row of that name. For every inode that was looked up (and not forgotten) or is open, the table
-//! keeps the [`Place`] of its attributes, the count of lookups and the open node.
+//! keeps the [`InodeLocation`] of its attributes, the count of lookups and the open node.
 //!
 //! 1. lookup, create and readdir with attributes call [`InodeTable::note_lookup`] while they hold the lock of
 //!    the row the inode was found in.
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use varve_schema::{Inode, LookupsRow, Place};
+use varve_schema::{Inode, InodeLocation, LookupsRow};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -73,7 +73,7 @@ struct Shard<O> {
 /// What is known of an inode.
 pub struct InodeEntry<O> {
     /// Where its attributes are.
-    pub place: Place,
+    pub place: InodeLocation,
     /// How often it was looked up and not forgotten.
     pub lookups: u64,
     /// What is known of it while it is open.
@@ -85,7 +85,7 @@ pub struct InodeEntry<O> {
 
 impl<O> InodeEntry<O> {
     /// An inode that is not open.
-    pub fn new(place: Place, lookups: u64) -> InodeEntry<O> {
+    pub fn new(place: InodeLocation, lookups: u64) -> InodeEntry<O> {
         InodeEntry { place, lookups, node: None, orphan: false, used: true }
     }
 
@@ -134,13 +134,13 @@ impl<O> InodeTable<O> {
 
     /// Where `ino` is, if it is known; a directory and a file with several names is in its own row
     /// whether known or not.
-    pub fn place(&self, ino: InodeId) -> FsResult<Option<Place>> {
+    pub fn place(&self, ino: InodeId) -> FsResult<Option<InodeLocation>> {
         let mut shard = self.shard(ino).lock();
         Ok(self.load(&mut shard, ino)?.map(|known| known.place.clone()))
     }
 
     /// Counts a lookup. REQUIRES: the lock of the row in `place`.
-    pub fn note_lookup(&self, ino: InodeId, place: Place) -> FsResult<()> {
+    pub fn note_lookup(&self, ino: InodeId, place: InodeLocation) -> FsResult<()> {
         let mut shard = self.shard(ino).lock();
         self.fetch(&mut shard, ino)?;
         match shard.map.entry(ino.get()) {
@@ -159,14 +159,14 @@ impl<O> InodeTable<O> {
 
     /// Counts the first lookup of `ino`. REQUIRES: the lock of the row in `place`; nobody knew `ino` before, so that it is
     /// not looked for among the spilled.
-    pub fn note_new(&self, ino: InodeId, place: Place) {
+    pub fn note_new(&self, ino: InodeId, place: InodeLocation) {
         let mut shard = self.shard(ino).lock();
         shard.map.insert(ino.get(), InodeEntry::new(place, 1));
         self.make_room(&mut shard, ino);
     }
 
     /// Counts the first lookup of `ino`, and gives its node with one handle. REQUIRES: as [`InodeTable::note_new`].
-    pub fn note_new_and_open(&self, ino: InodeId, place: Place) -> Arc<OpenNode<O>> {
+    pub fn note_new_and_open(&self, ino: InodeId, place: InodeLocation) -> Arc<OpenNode<O>> {
         let mut shard = self.shard(ino).lock();
         let mut known = InodeEntry::new(place, 1);
         let node = known.opened(ino);
@@ -192,7 +192,7 @@ impl<O> InodeTable<O> {
     }
 
     /// Notes that the attributes of `ino` moved. REQUIRES: the locks of the old and the new row.
-    pub fn moved(&self, ino: InodeId, place: Place) -> FsResult<()> {
+    pub fn moved(&self, ino: InodeId, place: InodeLocation) -> FsResult<()> {
         let mut shard = self.shard(ino).lock();
         if let Some(known) = self.load(&mut shard, ino)? {
             known.place = place;
@@ -203,12 +203,12 @@ impl<O> InodeTable<O> {
     /// Notes that `inode` has no row any more; its attributes are kept while the front end knows it.
     /// REQUIRES: the lock of the row it was in.
     pub fn detach(&self, inode: Box<Inode>) -> FsResult<()> {
-        self.moved(inode.ino, Place::Detached(inode))
+        self.moved(inode.ino, InodeLocation::Detached(inode))
     }
 
     /// The node of `ino`, made if there is none, with one handle more. REQUIRES: the lock of the row in
     /// `place`.
-    pub fn open(&self, ino: InodeId, place: Place) -> FsResult<Arc<OpenNode<O>>> {
+    pub fn open(&self, ino: InodeId, place: InodeLocation) -> FsResult<Arc<OpenNode<O>>> {
         let mut shard = self.shard(ino).lock();
         self.fetch(&mut shard, ino)?;
         let known = shard.map.entry(ino.get()).or_insert_with(|| InodeEntry::new(place, 0));
@@ -395,7 +395,7 @@ impl<O> Shard<O> {
             for (ino, known) in &mut self.map {
                 let movable = known.node.is_none()
                     && !known.orphan
-                    && !matches!(known.place, Place::Detached(_))
+                    && !matches!(known.place, InodeLocation::Detached(_))
                     && *ino != keep.get();
                 if victims.len() < wanted && movable && !known.used {
                     victims.push(*ino);
@@ -422,7 +422,7 @@ mod tests {
     fn victims_are_chosen_once() {
         let mut shard = Shard::<u8> { map: HashMap::default(), patience: 0 };
         for ino in 0..100 {
-            let mut known = InodeEntry::new(Place::Own, 1);
+            let mut known = InodeEntry::new(InodeLocation::Own, 1);
             (known.used, known.orphan) = (ino >= 10, ino == 50);
             shard.map.insert(ino, known);
         }

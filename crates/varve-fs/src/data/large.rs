@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use varve_env::{File, FileStat, OpenMode, is_no_space};
 use varve_namespace::{Changes, Standing};
-use varve_schema::{Body, Content, EntrySuffix, Inode, Place, RowKey};
+use varve_schema::{Body, Content, EntrySuffix, Inode, InodeLocation, RowKey};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
@@ -381,14 +381,14 @@ impl VarveFs {
         &self,
         ino: InodeId,
         entry: Option<(InodeId, EntrySuffix)>,
-    ) -> FsResult<Option<Place>> {
-        let Some((dir, suffix)) = entry else { return Ok(Some(Place::Own)) };
+    ) -> FsResult<Option<InodeLocation>> {
+        let Some((dir, suffix)) = entry else { return Ok(Some(InodeLocation::Own)) };
         let key = RowKey::entry(dir, suffix);
         let row = self.entry_row(key)?;
         let mut names = row.names().iter();
         let found =
             names.find(|named| matches!(&named.body, Body::Inline(inode) if inode.ino == ino));
-        Ok(found.map(|named| Place::Entry { key, slot: named.slot }))
+        Ok(found.map(|named| InodeLocation::Entry { key, slot: named.slot }))
     }
 
     fn commit_clean(&self, held: &mut Held<'_>, object: Arc<dyn File>) -> FsResult<()> {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use varve_schema::Place;
+use varve_schema::InodeLocation;
 use varve_types::InodeId;
 use varve_vfs::{Blocked, FsError, FsResult};
 
@@ -181,7 +181,10 @@ impl VarveFs {
     }
 
     /// Keeps files known until [`VarveFs::settle_known`]; gives them. REQUIRES: the locks of their rows, which are there.
-    pub(crate) fn keep_known(&self, files: &BTreeMap<InodeId, Place>) -> FsResult<Vec<InodeId>> {
+    pub(crate) fn keep_known(
+        &self,
+        files: &BTreeMap<InodeId, InodeLocation>,
+    ) -> FsResult<Vec<InodeId>> {
         for (ino, place) in files {
             self.session.inodes.note_lookup(*ino, place.clone())?;
         }

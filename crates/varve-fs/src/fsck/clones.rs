@@ -7,7 +7,7 @@ use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use super::fact::{Seen, What};
-use super::inodes::Known;
+use super::inodes::CountedInode;
 use super::{At, Check, Finding};
 
 /// What rows say of the loans and twins of one inode.
@@ -44,7 +44,7 @@ impl Lent {
 
 impl Check<'_> {
     /// Compares the loans and twins of an inode with its row.
-    pub(super) fn check_lent(&mut self, known: &Known) -> FsResult<()> {
+    pub(super) fn check_lent(&mut self, known: &CountedInode) -> FsResult<()> {
         let (ino, seen) = (known.ino.get(), known.seen());
         let is_dir = |seen: Seen| seen.kind == FileKind::Directory;
         let wanted = seen.and_then(|seen| Some((seen.source?, is_dir(seen))));

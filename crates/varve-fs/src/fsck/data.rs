@@ -7,8 +7,8 @@ use varve_schema::{CHUNK_BYTES, DATA, Pending, RowKey, XattrRow, is_lost_chunk};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use super::fact::{Place, Seen};
-use super::inodes::{Known, PHASE, Row};
+use super::fact::{ContentKind, Seen};
+use super::inodes::{CountedInode, PHASE, Row};
 use super::names::printable;
 use super::{At, Check, Finding};
 use crate::ids::is_inode_id;
@@ -19,7 +19,7 @@ impl Check<'_> {
     /// Checks the chunks and the extended attributes of an inode.
     pub(super) fn check_rows(
         &mut self,
-        known: &Known,
+        known: &CountedInode,
         next: &mut dyn FnMut() -> FsResult<Option<Row>>,
     ) -> FsResult<()> {
         let ino = known.ino.get();
@@ -62,18 +62,18 @@ impl Check<'_> {
 
     fn check_chunk(
         &mut self,
-        known: &Known,
+        known: &CountedInode,
         index: u64,
         value: &Bytes,
         seen: Seen,
     ) -> FsResult<()> {
         let (ino, bytes) = (known.ino.get(), value.len() as u64);
         let start = index.saturating_mul(CHUNK_BYTES as u64);
-        if seen.place == Place::Chunks && start < seen.size && is_lost_chunk(value) {
+        if seen.place == ContentKind::Chunks && start < seen.size && is_lost_chunk(value) {
             return self.lost_chunk(known, index, seen.size);
         }
         let end = start.saturating_add(bytes);
-        let finding = if seen.place != Place::Chunks {
+        let finding = if seen.place != ContentKind::Chunks {
             Finding::StrayChunk { ino, index }
         } else if value.len() > CHUNK_BYTES {
             Finding::OversizedChunk { ino, index, bytes }
@@ -117,7 +117,7 @@ impl Check<'_> {
         Ok(true)
     }
 
-    pub(super) fn check_object(&mut self, known: &Known, is_there: bool) -> FsResult<()> {
+    pub(super) fn check_object(&mut self, known: &CountedInode, is_there: bool) -> FsResult<()> {
         let ino = known.ino.get();
         if let Some(Pending::ObjectInstall { view }) = known.pending {
             match self.volume.objects.staged(known.ino, &view_dir(&self.volume.dir, view))? {
@@ -140,7 +140,7 @@ impl Check<'_> {
         }
         let finding = match claim {
             Some(_) if !is_there => Finding::MissingObject { ino },
-            Some(seen) if seen.place == Place::Object => {
+            Some(seen) if seen.place == ContentKind::Object => {
                 // A repair may have moved it since it was listed.
                 let Some(object) = self.volume.objects.find(known.ino)? else { return Ok(()) };
                 let (recorded, found) = (seen.size, object.len);

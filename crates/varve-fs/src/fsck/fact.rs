@@ -25,7 +25,7 @@ pub(crate) struct Spot {
 /// Where an inode says that its content is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Place {
+pub(crate) enum ContentKind {
     /// In the inode, or nowhere, or with another.
     Inode = 1,
     /// In chunk rows.
@@ -36,33 +36,33 @@ pub(crate) enum Place {
     DirtyObject = 4,
 }
 
-impl Place {
-    pub(crate) fn of(content: &Content) -> Place {
+impl ContentKind {
+    pub(crate) fn of(content: &Content) -> ContentKind {
         match content {
             Content::None
             | Content::Inline(_)
             | Content::Symlink(_)
             | Content::Directory(_)
-            | Content::Borrowed(_) => Place::Inode,
-            Content::Chunks => Place::Chunks,
-            Content::Object { dirty: false, .. } => Place::Object,
-            Content::Object { dirty: true, .. } => Place::DirtyObject,
+            | Content::Borrowed(_) => ContentKind::Inode,
+            Content::Chunks => ContentKind::Chunks,
+            Content::Object { dirty: false, .. } => ContentKind::Object,
+            Content::Object { dirty: true, .. } => ContentKind::DirtyObject,
         }
     }
 
-    fn from_u8(raw: u8) -> Option<Place> {
+    fn from_u8(raw: u8) -> Option<ContentKind> {
         match raw {
-            1 => Some(Place::Inode),
-            2 => Some(Place::Chunks),
-            3 => Some(Place::Object),
-            4 => Some(Place::DirtyObject),
+            1 => Some(ContentKind::Inode),
+            2 => Some(ContentKind::Chunks),
+            3 => Some(ContentKind::Object),
+            4 => Some(ContentKind::DirtyObject),
             _ => None,
         }
     }
 
     /// True if an object file belongs to it.
     pub(crate) fn is_object(self) -> bool {
-        matches!(self, Place::Object | Place::DirtyObject)
+        matches!(self, ContentKind::Object | ContentKind::DirtyObject)
     }
 }
 
@@ -70,7 +70,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) kind: FileKind,
-    pub(crate) place: Place,
+    pub(crate) place: ContentKind,
     pub(crate) has_xattrs: bool,
     pub(crate) nlink: u32,
     pub(crate) size: u64,
@@ -82,7 +82,7 @@ impl Seen {
     pub(crate) fn of(inode: &Inode) -> Seen {
         Seen {
             kind: inode.kind,
-            place: Place::of(&inode.content),
+            place: ContentKind::of(&inode.content),
             has_xattrs: inode.has_xattrs,
             nlink: inode.nlink,
             size: inode.size,
@@ -249,7 +249,8 @@ fn put_seen(out: &mut Vec<u8>, seen: &Seen) {
 
 fn take_seen(reader: &mut Reader<'_>) -> Result<Seen, DecodeError> {
     let kind = take_kind(reader)?;
-    let place = Place::from_u8(reader.u8()?).ok_or_else(|| reader.error("an unknown place"))?;
+    let place =
+        ContentKind::from_u8(reader.u8()?).ok_or_else(|| reader.error("an unknown place"))?;
     let has_xattrs = reader.u8()? != 0;
     let (nlink, size) = (reader.varint32()?, reader.varint()?);
     let source = Some(reader.varint()?).filter(|source| *source != 0);
@@ -330,7 +331,7 @@ mod tests {
         let spot = Spot { dir: 9, suffix: EntrySuffix::from_hash(77), slot: 3 };
         let seen = Seen {
             kind: FileKind::Regular,
-            place: Place::DirtyObject,
+            place: ContentKind::DirtyObject,
             has_xattrs: true,
             nlink: 2,
             size: 1 << 40,

@@ -11,7 +11,7 @@ use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use super::clones::Lent;
-use super::fact::{Fact, Place, Pointed, Seen, Spot, Up, What};
+use super::fact::{ContentKind, Fact, Pointed, Seen, Spot, Up, What};
 use super::names::printable;
 use super::sorter::Sorted;
 use super::tree::{Jump, NOWHERE};
@@ -53,7 +53,7 @@ pub(super) struct Row {
 }
 
 /// What is known of one inode.
-pub(super) struct Known {
+pub(super) struct CountedInode {
     pub(super) ino: InodeId,
     own: Option<(Seen, Up)>,
     inline: Option<(Spot, Seen)>,
@@ -79,9 +79,9 @@ struct Compared {
     pointers: u64,
 }
 
-impl Known {
-    fn new(ino: InodeId) -> Known {
-        Known {
+impl CountedInode {
+    fn new(ino: InodeId) -> CountedInode {
+        CountedInode {
             ino,
             own: None,
             inline: None,
@@ -128,7 +128,7 @@ impl Known {
 
     /// Whether it is dirty, has a name, and no pending row says where its row is, by which the next mount makes it clean.
     pub(super) fn is_unsettled(&self) -> bool {
-        let is_dirty = self.seen().is_some_and(|seen| seen.place == Place::DirtyObject);
+        let is_dirty = self.seen().is_some_and(|seen| seen.place == ContentKind::DirtyObject);
         let place = match (self.own, self.inline) {
             (None, Some((spot, _))) => Some((InodeId::new(spot.dir), spot.suffix)),
             _ => None,
@@ -169,7 +169,7 @@ impl Check<'_> {
             ];
             let Some(ino) = heads.into_iter().flatten().min() else { break };
             let ino = InodeId::new(ino);
-            let mut known = Known::new(ino);
+            let mut known = CountedInode::new(ino);
             while let Some(fact) = facts.take_if(|fact| fact.ino == ino)? {
                 walked += 1;
                 self.step(PHASE);
@@ -204,7 +204,7 @@ impl Check<'_> {
         self.found(Finding::StrayFile { path: path.display().to_string() }, At::Own)
     }
 
-    fn fact(&mut self, known: &mut Known, what: What) -> FsResult<()> {
+    fn fact(&mut self, known: &mut CountedInode, what: What) -> FsResult<()> {
         let ino = known.ino.get();
         match what {
             What::Own { seen, up } => known.own = Some((seen, up)),
@@ -255,7 +255,7 @@ impl Check<'_> {
     /// each other.
     fn compare_pointer(
         &mut self,
-        known: &mut Known,
+        known: &mut CountedInode,
         pointed: Pointed,
         spot: Option<Spot>,
     ) -> FsResult<()> {
@@ -276,7 +276,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn end_compare(&mut self, known: &mut Known) -> FsResult<()> {
+    fn end_compare(&mut self, known: &mut CountedInode) -> FsResult<()> {
         let Some(Compared { pointed, spot, names, pointers }) = known.compared.take() else {
             return Ok(());
         };
@@ -301,7 +301,7 @@ impl Check<'_> {
     }
 
     /// Checks names and pending work of an inode.
-    fn check_known(&mut self, known: &Known) -> FsResult<()> {
+    fn check_known(&mut self, known: &CountedInode) -> FsResult<()> {
         let ino = known.ino.get();
         if let Some(pending) = known.pending {
             self.check_pending(known, pending)?;
@@ -337,7 +337,7 @@ impl Check<'_> {
         }
     }
 
-    fn check_pending(&mut self, known: &Known, pending: Pending) -> FsResult<()> {
+    fn check_pending(&mut self, known: &CountedInode, pending: Pending) -> FsResult<()> {
         let what = match pending {
             Pending::Orphan => "removed while in use",
             Pending::OrphanObjectMaking => "removed while in use, being moved into an object file",
@@ -362,7 +362,9 @@ impl Check<'_> {
             _ if known.is_orphan() && named => Finding::PendingContradicted { ino, what },
             Pending::Orphan | Pending::ObjectInstall { .. } => Finding::Pending { ino, what },
             Pending::ObjectDirty { .. } => match known.seen() {
-                Some(seen) if seen.place == Place::DirtyObject => Finding::Pending { ino, what },
+                Some(seen) if seen.place == ContentKind::DirtyObject => {
+                    Finding::Pending { ino, what }
+                }
                 Some(_) => Finding::PendingContradicted { ino, what },
                 None => Finding::PendingWithoutInode { ino },
             },
@@ -375,7 +377,7 @@ impl Check<'_> {
     /// Checks that a directory has one name, where it says.
     fn check_directory(
         &mut self,
-        known: &Known,
+        known: &CountedInode,
         parent: u64,
         suffix: Option<EntrySuffix>,
     ) -> FsResult<()> {

@@ -10,8 +10,8 @@ use varve_schema::{
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use super::fact::{Place, Spot};
-use super::inodes::Known;
+use super::fact::{ContentKind, Spot};
+use super::inodes::CountedInode;
 use super::names::printable;
 use super::{At, Check, FINDINGS_MAX, Finding};
 use crate::error;
@@ -34,11 +34,16 @@ pub struct Doubt {
 
 impl Check<'_> {
     /// Names the chunks from `from` to before `to` that are absent and may be lost.
-    pub(super) fn absent_chunks(&mut self, known: &Known, from: u64, to: u64) -> FsResult<()> {
+    pub(super) fn absent_chunks(
+        &mut self,
+        known: &CountedInode,
+        from: u64,
+        to: u64,
+    ) -> FsResult<()> {
         if self.lost.is_empty() {
             return Ok(());
         }
-        let Some(seen) = known.seen().filter(|seen| seen.place == Place::Chunks) else {
+        let Some(seen) = known.seen().filter(|seen| seen.place == ContentKind::Chunks) else {
             return Ok(());
         };
         let chunk = CHUNK_BYTES as u64;
@@ -63,7 +68,12 @@ impl Check<'_> {
     }
 
     /// Names a chunk that is lost, in whose place a row stands.
-    pub(super) fn lost_chunk(&mut self, known: &Known, index: u64, size: u64) -> FsResult<()> {
+    pub(super) fn lost_chunk(
+        &mut self,
+        known: &CountedInode,
+        index: u64,
+        size: u64,
+    ) -> FsResult<()> {
         let (path, ino) = (self.path_of(known)?, known.ino.get());
         let offset = index.saturating_mul(CHUNK_BYTES as u64);
         let bytes = size.saturating_sub(offset).min(CHUNK_BYTES as u64);
@@ -71,7 +81,7 @@ impl Check<'_> {
     }
 
     /// Names a file if what is there of its bytes or attributes may be older than what was lost.
-    pub(super) fn doubt_data(&mut self, known: &Known, chunks: u64) -> FsResult<()> {
+    pub(super) fn doubt_data(&mut self, known: &CountedInode, chunks: u64) -> FsResult<()> {
         let Some(seen) = known.seen().filter(|_| !self.lost.is_empty()) else { return Ok(()) };
         let key = |suffix| RowKey::chunk(known.ino, suffix).to_bytes();
         if chunks > 0 && self.lost.doubts_data(&key(0), &key(chunks - 1)) {
@@ -99,7 +109,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn doubt(&mut self, known: &Known, what: &'static str) -> FsResult<()> {
+    fn doubt(&mut self, known: &CountedInode, what: &'static str) -> FsResult<()> {
         let (path, ino) = (self.path_of(known)?, known.ino.get());
         self.note_doubt(Doubt { path, ino, what });
         Ok(())
@@ -114,7 +124,7 @@ impl Check<'_> {
     }
 
     /// A path of an inode; of one without a name its id.
-    pub(super) fn path_of(&self, known: &Known) -> FsResult<String> {
+    pub(super) fn path_of(&self, known: &CountedInode) -> FsResult<String> {
         match known.any_name() {
             Some(spot) => self.path_at(spot),
             None if known.is_directory() => self.path_of_dir(known.ino),

@@ -27,7 +27,7 @@ pub(super) struct Stack<'a> {
 }
 
 /// Where a byte is.
-enum Place<'a> {
+enum ByteSource<'a> {
     Own(&'a Overlay),
     Bottom,
     /// Nowhere: it is zero.
@@ -43,18 +43,18 @@ impl Stack<'_> {
     }
 
     /// Where the byte at `at` is, and up to where, at most `end`, those behind it are.
-    fn place(&self, at: u64, mut end: u64) -> (Place<'_>, u64) {
+    fn place(&self, at: u64, mut end: u64) -> (ByteSource<'_>, u64) {
         for overlay in self.blocks {
             if at >= overlay.base_len() {
-                return (Place::Hole, end);
+                return (ByteSource::Hole, end);
             }
             let (is_own, next) = overlay.run(at, end.min(overlay.base_len()));
             end = next;
             if is_own {
-                return (Place::Own(overlay), end);
+                return (ByteSource::Own(overlay), end);
             }
         }
-        (Place::Bottom, end)
+        (ByteSource::Bottom, end)
     }
 }
 
@@ -66,15 +66,15 @@ impl File for Stack<'_> {
             let (place, next) = self.place(at, end);
             let piece = &mut buf[(at - offset) as usize..(next - offset) as usize];
             let count = match place {
-                Place::Own(overlay) => overlay.read_own(piece, at)?,
-                Place::Bottom => {
+                ByteSource::Own(overlay) => overlay.read_own(piece, at)?,
+                ByteSource::Bottom => {
                     let count = self.bottom.read_at(piece, at)?;
                     if let Some(lowest) = self.blocks.last() {
                         lowest.check_below(at + count as u64, next)?;
                     }
                     count
                 }
-                Place::Hole => 0,
+                ByteSource::Hole => 0,
             };
             piece[count..].fill(0);
             at = next;
@@ -91,9 +91,9 @@ impl File for Stack<'_> {
         while at < len {
             let (place, next) = self.place(at, len);
             let found = match place {
-                Place::Own(overlay) => overlay.seek_own(what, at),
-                Place::Bottom => self.bottom.seek(what, at),
-                Place::Hole => Err(no_more()),
+                ByteSource::Own(overlay) => overlay.seek_own(what, at),
+                ByteSource::Bottom => self.bottom.seek(what, at),
+                ByteSource::Hole => Err(no_more()),
             };
             match (found, what) {
                 (Ok(found), _) if found < next => return Ok(found),

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use varve_engine::{Direction, KeyRange};
 use varve_schema::key::MetaRow;
-use varve_schema::{EntryRow, FileKind, Listed, META, Place, RowKey};
+use varve_schema::{EntryRow, FileKind, InodeLocation, Listed, META, RowKey};
 use varve_session::{Hint, IdHash, LocationHints};
 use varve_types::InodeId;
 use varve_vfs::{Entry, FsError, FsResult};
@@ -39,15 +39,15 @@ impl VarveFs {
         for _ in 0..RETRIES_MAX {
             let place = self.place_of(ino)?;
             let key = match &place {
-                Place::Entry { key, .. } => *key,
-                Place::Own => RowKey::inode(ino),
+                InodeLocation::Entry { key, .. } => *key,
+                InodeLocation::Own => RowKey::inode(ino),
                 // Its last name is gone.
-                Place::Detached(_) => return Err(FsError::Stale),
+                InodeLocation::Detached(_) => return Err(FsError::Stale),
             };
             let _guards = self.lock_rows(&[key])?;
             let inode = match &place {
-                Place::Entry { key, slot } => self.inode_in(*key, *slot, ino)?,
-                Place::Own | Place::Detached(_) => self.inode_row(ino)?,
+                InodeLocation::Entry { key, slot } => self.inode_in(*key, *slot, ino)?,
+                InodeLocation::Own | InodeLocation::Detached(_) => self.inode_row(ino)?,
             };
             match inode {
                 Some(inode) if inode.nlink > 0 => {
@@ -63,12 +63,12 @@ impl VarveFs {
     }
 
     /// Where `ino` is, or was a moment ago.
-    fn place_of(&self, ino: InodeId) -> FsResult<Place> {
+    fn place_of(&self, ino: InodeId) -> FsResult<InodeLocation> {
         if let Some(place) = self.session.inodes.place(ino)? {
             return Ok(place);
         }
         if self.inode_row(ino)?.is_some() {
-            return Ok(Place::Own);
+            return Ok(InodeLocation::Own);
         }
         if ino.get() >= self.ids.next() {
             return Err(FsError::Stale);
@@ -77,7 +77,7 @@ impl VarveFs {
         if let Some((key, slot)) = hints.get(ino)
             && self.inode_in(key, slot, ino)?.is_some()
         {
-            return Ok(Place::Entry { key, slot });
+            return Ok(InodeLocation::Entry { key, slot });
         }
         let run = LocationHints::run_of(ino);
         let places = self.search(run)?;
@@ -85,9 +85,9 @@ impl VarveFs {
         hints.keep(run, places);
         drop(hints);
         match found {
-            Some((key, slot)) => Ok(Place::Entry { key, slot }),
+            Some((key, slot)) => Ok(InodeLocation::Entry { key, slot }),
             // It may have got a second name meanwhile, and with it a row of its own.
-            None if self.inode_row(ino)?.is_some() => Ok(Place::Own),
+            None if self.inode_row(ino)?.is_some() => Ok(InodeLocation::Own),
             None => Err(FsError::Stale),
         }
     }

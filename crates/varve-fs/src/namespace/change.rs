@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use varve_namespace::{Created, NameIn, NewInode, Remove, create, link, remove, rename};
-use varve_schema::{Place, RowKey};
+use varve_schema::{InodeLocation, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened, RenameMode};
 
@@ -69,7 +69,7 @@ impl VarveFs {
         parent: InodeId,
         name: FileName<'_>,
         new: &NewInode,
-        then: impl FnOnce(InodeId, Place) -> T,
+        then: impl FnOnce(InodeId, InodeLocation) -> T,
     ) -> FsResult<(Entry, T)> {
         self.writable()?;
         self.check_name(parent, name)?;
@@ -95,7 +95,7 @@ impl VarveFs {
         }
         let mut keys =
             vec![RowKey::inode(parent), self.entry_key(parent, name), RowKey::inode(ino)];
-        if let Some(Place::Entry { key, .. }) = self.session.inodes.place(ino)? {
+        if let Some(InodeLocation::Entry { key, .. }) = self.session.inodes.place(ino)? {
             keys.push(key);
         }
         // What has no name counts nowhere, so it must not grow between the look at its size and the name.
@@ -104,7 +104,7 @@ impl VarveFs {
         let (locks, (inode, decision)) =
             self.decide(&keys, |rows, now| link(rows, ino, parent, name, now))?;
         self.carry_out(&locks, decision)?;
-        self.session.inodes.note_lookup(ino, Place::Own)?;
+        self.session.inodes.note_lookup(ino, InodeLocation::Own)?;
         drop((locks, growing));
         // A writer may have closed it when it had no name.
         if inode.nlink == 1 && inode.content.is_dirty() {

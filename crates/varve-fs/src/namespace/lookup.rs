@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use varve_namespace::directory::dangling;
-use varve_schema::{Body, Content, EntryRow, FileKind, META, Named, Place, RowKey};
+use varve_schema::{Body, Content, EntryRow, FileKind, InodeLocation, META, Named, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Entry, FsError, FsResult};
 
@@ -85,10 +85,12 @@ impl VarveFs {
         named: &Named<Name>,
     ) -> FsResult<Entry> {
         let (attr, place) = match &named.body {
-            Body::Inline(inode) => (self.attr(inode)?, Place::Entry { key, slot: named.slot }),
+            Body::Inline(inode) => {
+                (self.attr(inode)?, InodeLocation::Entry { key, slot: named.slot })
+            }
             Body::Reference { ino, .. } => {
                 let inode = self.inode_row(*ino)?.ok_or_else(|| dangling(key, named))?;
-                (self.attr(&inode)?, Place::Own)
+                (self.attr(&inode)?, InodeLocation::Own)
             }
         };
         self.session.inodes.note_lookup(attr.ino, place)?;
@@ -100,7 +102,7 @@ impl VarveFs {
         let Content::Directory(info) = inode.content else { return Err(FsError::NotDirectory) };
         let _guards = self.lock_rows(&[RowKey::inode(info.parent)])?;
         let attr = self.attr(&self.dir_row(info.parent)?)?;
-        self.session.inodes.note_lookup(attr.ino, Place::Own)?;
+        self.session.inodes.note_lookup(attr.ino, InodeLocation::Own)?;
         Ok(Entry { attr })
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use varve_engine::KeyRange;
 use varve_namespace::attrs::file_type;
-use varve_schema::{Body, Content, EntryRow, Listed, META, Named, Place, RowKey};
+use varve_schema::{Body, Content, EntryRow, InodeLocation, Listed, META, Named, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{Attr, DirEntry, FileType, FsResult};
 
@@ -130,7 +130,7 @@ impl VarveFs {
                 let attr = self.attr(inode)?;
                 self.session
                     .inodes
-                    .note_lookup(inode.ino, Place::Entry { key, slot: named.slot })?;
+                    .note_lookup(inode.ino, InodeLocation::Entry { key, slot: named.slot })?;
                 Ok(Some(attr))
             }
             Body::Reference { .. } => Ok(Some(self.found(key, named)?.attr)),

@@ -23,11 +23,11 @@ fn begun_path(path: &Path) -> PathBuf {
 #[derive(Debug)]
 pub(crate) struct Overlays {
     env: Arc<dyn Env>,
-    known: Mutex<Known>,
+    known: Mutex<LoadedOverlays>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct LoadedOverlays {
     /// By path; some are gone from memory.
     live: HashMap<PathBuf, Weak<Overlay>>,
     /// The oldest first.
@@ -36,7 +36,7 @@ struct Known {
     tidy_at: usize,
 }
 
-impl Known {
+impl LoadedOverlays {
     fn add(&mut self, path: &Path, overlay: Overlay) -> Arc<Overlay> {
         let overlay = Arc::new(overlay);
         if self.live.len() >= self.tidy_at {

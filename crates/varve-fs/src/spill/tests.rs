@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use varve_env::Env;
 use varve_env::sim::{FaultRule, SimEnv, SimOp};
-use varve_schema::{Inode, Place};
+use varve_schema::{Inode, InodeLocation};
 use varve_session::Spill as _;
 use varve_types::InodeId;
 use varve_vfs::Vfs;
@@ -18,7 +18,8 @@ fn a_row_that_stayed_is_not_fetched_twice() {
     crate::format(&machine, dir, &FormatOptions::default()).unwrap();
     let fs = VarveFs::open(machine, dir, MountOptions::default()).unwrap();
     let spill = Spill::new(Arc::clone(&fs.store), fs.lookups);
-    let (ino, row) = (InodeId::new(1000), |lookups| LookupsRow { lookups, place: Place::Own });
+    let (ino, row) =
+        (InodeId::new(1000), |lookups| LookupsRow { lookups, place: InodeLocation::Own });
     spill.put(&[(ino, row(3))]).unwrap();
     // As if the store had refused to remove it.
     spill.owed.lock().insert(ino);
@@ -39,7 +40,7 @@ fn a_store_that_refuses_writes_is_seldom_asked() {
     let fs = VarveFs::open(machine, dir, options).unwrap();
     let note = |from: u64| {
         for ino in (from..from + INODES).map(InodeId::new) {
-            fs.session.inodes.note_lookup(ino, Place::Own).unwrap();
+            fs.session.inodes.note_lookup(ino, InodeLocation::Own).unwrap();
         }
     };
     note(1000);
@@ -54,7 +55,7 @@ fn a_store_that_refuses_writes_is_seldom_asked() {
     let refused = fs.session.inodes.refusals();
     assert!((64..64 * 9).contains(&refused), "{refused}");
     for ino in (1_000_000..1_000_000 + INODES).map(InodeId::new) {
-        assert_eq!(fs.session.inodes.place(ino).unwrap(), Some(Place::Own));
+        assert_eq!(fs.session.inodes.place(ino).unwrap(), Some(InodeLocation::Own));
     }
 }
 
@@ -68,17 +69,17 @@ fn what_was_spilled_is_found_while_the_store_refuses_writes() {
     let options = MountOptions { located_inodes_max: Some(640), ..MountOptions::default() };
     let fs = VarveFs::open(machine, dir, options).unwrap();
     let inos = || (1000..1000 + INODES).map(InodeId::new);
-    inos().for_each(|ino| fs.session.inodes.note_lookup(ino, Place::Own).unwrap());
+    inos().for_each(|ino| fs.session.inodes.note_lookup(ino, InodeLocation::Own).unwrap());
     assert!(fs.session.inodes.counts().1 >= INODES - 640);
     let path_suffix = ".wal".to_owned();
     env.fail(FaultRule { path_suffix, op: SimOp::Sync, nth: 1, errno: 5, sticky: false });
     fs.sync().unwrap_err();
     for ino in inos() {
-        assert_eq!(fs.session.inodes.place(ino).unwrap(), Some(Place::Own));
+        assert_eq!(fs.session.inodes.place(ino).unwrap(), Some(InodeLocation::Own));
     }
     assert_eq!(fs.session.inodes.counts(), (INODES, 0));
     for ino in inos() {
-        fs.session.inodes.note_lookup(ino, Place::Own).unwrap();
+        fs.session.inodes.note_lookup(ino, InodeLocation::Own).unwrap();
         // Not before both lookups are taken back, and then for good.
         assert!(!fs.session.inodes.forget(ino, 1).unwrap() && fs.session.inodes.is_reachable(ino));
         assert!(!fs.session.inodes.forget(ino, 1).unwrap());
@@ -96,7 +97,7 @@ fn what_was_fetched_stays_so_over_a_handover() {
     let options = MountOptions { located_inodes_max: Some(640), ..MountOptions::default() };
     let fs = VarveFs::open(Arc::clone(&machine), dir, options.clone()).unwrap();
     let inos = || (1000..1000 + INODES).map(InodeId::new);
-    inos().for_each(|ino| fs.session.inodes.note_lookup(ino, Place::Own).unwrap());
+    inos().for_each(|ino| fs.session.inodes.note_lookup(ino, InodeLocation::Own).unwrap());
     env.fail(FaultRule {
         path_suffix: String::new(),
         op: SimOp::Write,
@@ -128,7 +129,7 @@ fn what_must_stay_is_seldom_walked_over() {
     let fs = VarveFs::open(machine, dir, options).unwrap();
     let root = fs.read_inode(InodeId::ROOT).unwrap();
     for ino in (1000..11_000).map(InodeId::new) {
-        fs.session.inodes.note_new(ino, Place::Own);
+        fs.session.inodes.note_new(ino, InodeLocation::Own);
         fs.session.inodes.detach(Box::new(Inode { ino, ..root.clone() })).unwrap();
     }
     let batches = || {
@@ -137,7 +138,7 @@ fn what_must_stay_is_seldom_walked_over() {
     };
     let before = batches();
     for ino in (20_000..26_000).map(InodeId::new) {
-        fs.session.inodes.note_new(ino, Place::Own);
+        fs.session.inodes.note_new(ino, InodeLocation::Own);
     }
     let (known, spilled) = fs.session.inodes.counts();
     assert!(known < 10_000 + 64 * 20 && known + spilled == 16_000, "{known} {spilled}");
@@ -146,7 +147,7 @@ fn what_must_stay_is_seldom_walked_over() {
     (1000..11_000)
         .for_each(|ino| assert!(!fs.session.inodes.forget(InodeId::new(ino), 1).unwrap()));
     for ino in (30_000..40_000).map(InodeId::new) {
-        fs.session.inodes.note_new(ino, Place::Own);
+        fs.session.inodes.note_new(ino, InodeLocation::Own);
     }
     let (known, _) = fs.session.inodes.counts();
     assert!(known <= 64 * (80 + 11), "{known}");

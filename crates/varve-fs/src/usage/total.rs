@@ -11,7 +11,7 @@ use varve_engine::{Direction, KeyRange, StoreSnapshot};
 use varve_namespace::directory::DEPTH_MAX;
 use varve_namespace::{Changes, Standing};
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, Inode, META, Mark, Place, RowKey, Usage, UsageChange,
+    Body, Content, DirInfo, EntryRow, Inode, InodeLocation, META, Mark, RowKey, Usage, UsageChange,
     decode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
@@ -103,9 +103,9 @@ impl VarveFs {
 
     /// Where a large file that is open for writing counts, and by how much its row was behind.
     fn growth_since(&self, tree: &Tree<'_>, ino: InodeId) -> Option<(InodeId, UsageChange)> {
-        let place = self.session.inodes.place(ino).ok()?.unwrap_or(Place::Own);
+        let place = self.session.inodes.place(ino).ok()?.unwrap_or(InodeLocation::Own);
         let inode = match &place {
-            Place::Entry { key, slot } => tree.inode_at(*key, *slot).ok()??,
+            InodeLocation::Entry { key, slot } => tree.inode_at(*key, *slot).ok()??,
             _ => tree.inode(ino).ok()??,
         };
         let dirty = inode.ino == ino && inode.content.is_dirty();

@@ -35,7 +35,7 @@ pub(super) enum MadeUp {
     /// `.varve/control`.
     Controls,
     /// `.varve/snapshots/NAME` or `.varve/txn/ID`, by epoch, so that it stands for the same whoever serves the mount.
-    Place(ViewKind, InodeId),
+    ViewPlace(ViewKind, InodeId),
     /// `.varve/control/ID`.
     Control(u64),
     /// `.varve` of a directory below the root.
@@ -60,8 +60,8 @@ impl MadeUp {
             (2, dir) => MadeUp::Below(InodeId::new(dir)),
             (3, dir) => MadeUp::SnapshotsOf(InodeId::new(dir)),
             (4, link) => MadeUp::Link(link),
-            (5, epoch) => MadeUp::Place(ViewKind::Snapshot, InodeId::new(epoch)),
-            (6, epoch) => MadeUp::Place(ViewKind::Transaction, InodeId::new(epoch)),
+            (5, epoch) => MadeUp::ViewPlace(ViewKind::Snapshot, InodeId::new(epoch)),
+            (6, epoch) => MadeUp::ViewPlace(ViewKind::Transaction, InodeId::new(epoch)),
             _ => return None,
         })
     }
@@ -77,8 +77,8 @@ impl MadeUp {
             MadeUp::Below(dir) => (2, dir.get()),
             MadeUp::SnapshotsOf(dir) => (3, dir.get()),
             MadeUp::Link(link) => (4, link),
-            MadeUp::Place(ViewKind::Snapshot, epoch) => (5, epoch.get()),
-            MadeUp::Place(ViewKind::Transaction, epoch) => (6, epoch.get()),
+            MadeUp::ViewPlace(ViewKind::Snapshot, epoch) => (5, epoch.get()),
+            MadeUp::ViewPlace(ViewKind::Transaction, epoch) => (6, epoch.get()),
         };
         InodeId::new(InodeId::FIRST_MADE_UP.get() + (kind << NUMBER_BITS) + number)
     }
@@ -111,10 +111,10 @@ mod tests {
             MadeUp::Snapshots,
             MadeUp::Transactions,
             MadeUp::Controls,
-            MadeUp::Place(ViewKind::Snapshot, InodeId::new(16)),
-            MadeUp::Place(ViewKind::Snapshot, InodeId::new(number)),
-            MadeUp::Place(ViewKind::Transaction, InodeId::new(16)),
-            MadeUp::Place(ViewKind::Transaction, InodeId::new(number)),
+            MadeUp::ViewPlace(ViewKind::Snapshot, InodeId::new(16)),
+            MadeUp::ViewPlace(ViewKind::Snapshot, InodeId::new(number)),
+            MadeUp::ViewPlace(ViewKind::Transaction, InodeId::new(16)),
+            MadeUp::ViewPlace(ViewKind::Transaction, InodeId::new(number)),
             MadeUp::Control(16),
             MadeUp::Control(number),
             MadeUp::Below(InodeId::new(16)),

@@ -34,7 +34,7 @@ const DOTS_END: u64 = 2;
 
 /// Whether `id` stands for a place for a mount.
 pub(crate) fn is_place(id: InodeId) -> bool {
-    matches!(MadeUp::of(id), Some(MadeUp::Place(..)))
+    matches!(MadeUp::of(id), Some(MadeUp::ViewPlace(..)))
 }
 
 /// Whether what is known of `id` may end at any moment.
@@ -92,12 +92,12 @@ impl VarveFs {
             ViewKind::Snapshot => self.find_snapshot(name)?.ok_or(FsError::NotFound)?.0,
             ViewKind::Transaction => self.transaction(name)?.epoch,
         };
-        Ok(MadeUp::Place(kind, epoch))
+        Ok(MadeUp::ViewPlace(kind, epoch))
     }
 
     /// The view whose place is `id`, if there is one.
     pub(super) fn view_at(&self, id: InodeId) -> Option<ViewName> {
-        let MadeUp::Place(kind, epoch) = MadeUp::of(id)? else { return None };
+        let MadeUp::ViewPlace(kind, epoch) = MadeUp::of(id)? else { return None };
         let mut views = self.views_of(kind).ok()?.into_iter();
         views.find(|(known, _)| *known == epoch).map(|(_, name)| name)
     }
@@ -118,7 +118,7 @@ impl VarveFs {
     pub(crate) fn made_up(&self, id: InodeId) -> Option<Inode> {
         let what = MadeUp::of(id)?;
         let is_there = match what {
-            MadeUp::Place(..) => self.view_at(id).is_some(),
+            MadeUp::ViewPlace(..) => self.view_at(id).is_some(),
             MadeUp::Control(transaction) => self.transaction(&transaction.to_string()).is_ok(),
             MadeUp::Below(of) | MadeUp::SnapshotsOf(of) => self.is_there(of),
             _ => true,
@@ -133,7 +133,7 @@ impl VarveFs {
         let content = match what {
             MadeUp::Top => dir(InodeId::ROOT),
             MadeUp::Snapshots | MadeUp::Transactions | MadeUp::Controls => dir(MadeUp::Top.id()),
-            MadeUp::Place(kind, _) => dir(dir_of(kind)),
+            MadeUp::ViewPlace(kind, _) => dir(dir_of(kind)),
             MadeUp::Control(_) => Content::None,
             MadeUp::Below(of) => dir(of),
             MadeUp::SnapshotsOf(of) => dir(MadeUp::Below(of).id()),
@@ -223,7 +223,7 @@ impl VarveFs {
     pub(super) fn names_in(&self, dir: InodeId) -> FsResult<Vec<Numbered>> {
         let places = |kind| -> FsResult<Vec<Numbered>> {
             let views = self.views_of(kind)?.into_iter();
-            let place = |epoch| MadeUp::Place(kind, epoch);
+            let place = |epoch| MadeUp::ViewPlace(kind, epoch);
             Ok(views.map(|(epoch, name)| (epoch.get(), place(epoch), name.name)).collect())
         };
         let fixed = |number, what, name: &str| (number, what, name.to_owned());

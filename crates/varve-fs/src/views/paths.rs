@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use varve_engine::Clash;
 use varve_schema::key::MetaRow;
-use varve_schema::{EntryRow, ParentRow, Place, RowKey};
+use varve_schema::{EntryRow, InodeLocation, ParentRow, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::FsResult;
 
@@ -52,7 +52,7 @@ impl VarveFs {
         for _ in 0..RETRIES_MAX {
             let place = self.session.inodes.place(ino)?;
             let key = match &place {
-                Some(Place::Entry { key, slot }) => {
+                Some(InodeLocation::Entry { key, slot }) => {
                     let row = self.entry_row(*key)?;
                     let named = row.at(*slot).filter(|named| named.body.ino() == ino);
                     if let Some(named) = named {
@@ -60,7 +60,7 @@ impl VarveFs {
                     }
                     *key
                 }
-                Some(Place::Own) | None => {
+                Some(InodeLocation::Own) | None => {
                     let mut found = None;
                     for_each_pointer(self.store.as_ref(), self.meta, ino, &mut |pointer| {
                         found = below(pointer.dir, &pointer.name)?;
@@ -71,7 +71,7 @@ impl VarveFs {
                     }
                     RowKey::inode(ino)
                 }
-                Some(Place::Detached(_)) => return Ok(None),
+                Some(InodeLocation::Detached(_)) => return Ok(None),
             };
             // Whoever moves it has said so when he lets go of the row.
             drop(self.locks.lock(&[key]));
@@ -89,7 +89,7 @@ impl VarveFs {
 
     /// The same, if it is found: of a file of several names that of one of them.
     fn known_path(&self, ino: InodeId) -> Option<String> {
-        if let Ok(Some(Place::Entry { key, slot })) = self.session.inodes.place(ino)
+        if let Ok(Some(InodeLocation::Entry { key, slot })) = self.session.inodes.place(ino)
             && let Ok(row) = self.entry_row(key)
             && let Some(named) = row.at(slot)
         {

@@ -10,7 +10,7 @@ use varve_engine::{Branch, KeyRange, Merged, SnapshotStore};
 use varve_namespace::directory::differ_by_counts;
 use varve_schema::key::MetaRow;
 use varve_schema::{
-    Body, Content, EntryRow, Inode, META, Named, Pending, Place, RowKey, decode_inode_row,
+    Body, Content, EntryRow, Inode, InodeLocation, META, Named, Pending, RowKey, decode_inode_row,
 };
 use varve_types::InodeId;
 use varve_vfs::FsResult;
@@ -34,7 +34,7 @@ pub struct Committed {
 pub(super) struct Plan {
     pub(super) told: Committed,
     /// Where inodes of the main view are to be found.
-    pub(super) arrived: BTreeMap<InodeId, Place>,
+    pub(super) arrived: BTreeMap<InodeId, InodeLocation>,
     /// Those of them that have no name.
     pub(super) nameless: BTreeSet<InodeId>,
     /// Inodes that left a place, which are gone if they arrive nowhere: directories, and what the kernel knows.
@@ -63,7 +63,7 @@ pub(super) struct Plan {
     /// The view's own mark rows.
     pub(super) marks: BTreeMap<RowKey, Bytes>,
     /// Large files in changed rows that do not tell how large they are: where those of the view and of the main view are.
-    pub(super) behind: [BTreeMap<InodeId, Place>; 2],
+    pub(super) behind: [BTreeMap<InodeId, InodeLocation>; 2],
 }
 
 impl Plan {
@@ -74,7 +74,7 @@ impl Plan {
     }
 
     /// Notes the rows of an inode, in the view and in the main view, that are behind its object.
-    fn note_behind(&mut self, rows: [Option<&Inode>; 2], place: &Place) {
+    fn note_behind(&mut self, rows: [Option<&Inode>; 2], place: &InodeLocation) {
         for (inode, behind) in rows.into_iter().zip(&mut self.behind) {
             if let Some(inode) = inode.filter(|inode| inode.content.is_dirty() && inode.nlink > 0) {
                 behind.insert(inode.ino, place.clone());
@@ -191,7 +191,10 @@ impl VarveFs {
     ) -> FsResult<()> {
         for named in ours.names() {
             if let Body::Inline(inode) = &named.body {
-                plan.note_behind([Some(inode), None], &Place::Entry { key, slot: named.slot });
+                plan.note_behind(
+                    [Some(inode), None],
+                    &InodeLocation::Entry { key, slot: named.slot },
+                );
             }
         }
         if theirs == after {
@@ -223,7 +226,7 @@ impl VarveFs {
             inline.collect()
         };
         for (slot, inode) in only_in(&theirs, &after) {
-            plan.note_behind([None, Some(&inode)], &Place::Entry { key, slot });
+            plan.note_behind([None, Some(&inode)], &InodeLocation::Entry { key, slot });
             plan.told.inodes.insert(inode.ino);
             let stays =
                 |named: &Named| matches!(&named.body, Body::Inline(own) if own.ino == inode.ino);
@@ -235,7 +238,7 @@ impl VarveFs {
             if self.may_know(txn, inode.ino)? {
                 plan.note_large(&inode);
                 plan.told.inodes.insert(inode.ino);
-                plan.arrived.insert(inode.ino, Place::Entry { key, slot });
+                plan.arrived.insert(inode.ino, InodeLocation::Entry { key, slot });
             }
         }
         Ok(())
@@ -248,7 +251,7 @@ impl VarveFs {
         ino: InodeId,
         [theirs, ours, after]: [Option<Inode>; 3],
     ) -> FsResult<()> {
-        plan.note_behind([ours.as_ref(), theirs.as_ref()], &Place::Own);
+        plan.note_behind([ours.as_ref(), theirs.as_ref()], &InodeLocation::Own);
         if let Some(ours) = &ours {
             self.plan_directory(plan, (txn, branch, view), (theirs.as_ref(), ours))?;
         }
@@ -273,7 +276,7 @@ impl VarveFs {
             if after.nlink == 0 {
                 plan.nameless.insert(ino);
             }
-            plan.arrived.insert(ino, Place::Own);
+            plan.arrived.insert(ino, InodeLocation::Own);
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use varve_namespace::xattr::XattrBytes;
 /// The number of inodes of which it is known.
 const SLOTS: usize = 64;
 
-struct Known {
+struct KnownBytes {
     row: InodeRow,
     bytes: XattrBytes,
 }
@@ -34,7 +34,7 @@ pub(super) struct InodeRow {
 pub(crate) struct KnownXattrs {
     store: Arc<dyn Store>,
     meta: KeyspaceId,
-    slots: Box<[Mutex<Option<Known>>]>,
+    slots: Box<[Mutex<Option<KnownBytes>>]>,
 }
 
 impl KnownXattrs {
@@ -59,11 +59,11 @@ impl KnownXattrs {
     pub(super) fn keep(&self, before: InodeRow, bytes: XattrBytes) {
         let Some(row) = self.now(before.ino, before.key) else { return };
         if row.version.is_next_after(before.version) {
-            *self.slot(row.ino).lock() = Some(Known { row, bytes });
+            *self.slot(row.ino).lock() = Some(KnownBytes { row, bytes });
         }
     }
 
-    fn slot(&self, ino: InodeId) -> &Mutex<Option<Known>> {
+    fn slot(&self, ino: InodeId) -> &Mutex<Option<KnownBytes>> {
         &self.slots[ino.get() as usize % SLOTS]
     }
 }

@@ -17,7 +17,7 @@ use crate::support::{Calls, ROOT, WRITE, name};
 use crate::views::sound;
 
 /// A file by its directory and its name, both by number.
-type Place = (usize, usize);
+type FileNumber = (usize, usize);
 
 const DIRS: [&str; 2] = ["d0", "d1"];
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -26,14 +26,14 @@ const LARGE: u64 = 70_000;
 /// One thing that a program does. The size of a file is its value.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    Read(Place),
+    Read(FileNumber),
     List(usize),
     /// Makes the file if there is none.
-    Put(Place, u64),
+    Put(FileNumber, u64),
     /// Puts the sum of two files' sizes and one.
-    Sum(Place, Place, Place),
-    Move(Place, Place),
-    Remove(Place),
+    Sum(FileNumber, FileNumber, FileNumber),
+    Move(FileNumber, FileNumber),
+    Remove(FileNumber),
     /// Makes and removes a directory beside the files.
     Dir(usize, bool),
 }
@@ -49,7 +49,7 @@ enum Found {
 /// What there is: files with their sizes, and which directories hold the one beside them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
-    files: BTreeMap<Place, u64>,
+    files: BTreeMap<FileNumber, u64>,
     dirs: [bool; 2],
 }
 
@@ -94,7 +94,7 @@ fn went(result: FsResult<()>) -> FsResult<bool> {
     }
 }
 
-fn read(fs: &VarveFs, dirs: [InodeId; 2], (dir, n): Place) -> FsResult<Option<u64>> {
+fn read(fs: &VarveFs, dirs: [InodeId; 2], (dir, n): FileNumber) -> FsResult<Option<u64>> {
     match fs.find(dirs[dir], NAMES[n]) {
         Ok(attr) => Ok(Some(attr.size)),
         Err(FsError::NotFound) => Ok(None),
@@ -102,7 +102,7 @@ fn read(fs: &VarveFs, dirs: [InodeId; 2], (dir, n): Place) -> FsResult<Option<u6
     }
 }
 
-fn put(fs: &VarveFs, dirs: [InodeId; 2], (dir, n): Place, size: u64) -> FsResult<()> {
+fn put(fs: &VarveFs, dirs: [InodeId; 2], (dir, n): FileNumber, size: u64) -> FsResult<()> {
     let (dir, text) = (dirs[dir], name(NAMES[n]));
     let ino = match fs.lookup(dir, text) {
         Err(FsError::NotFound) => fs.mknod(Caller::ROOT, dir, text, 0o100_644, 0)?.attr.ino,

@@ -8,7 +8,7 @@ use varve_namespace::xattr::{self, NewXattr};
 use varve_namespace::{
     Changes, Created, Decision, NameIn, NewInode, Remove, create, link, reap, remove, rename,
 };
-use varve_schema::{Content, FileKind, Inode, Place, RowKey};
+use varve_schema::{Content, FileKind, Inode, InodeLocation, RowKey};
 use varve_testkit::model::ModelFs;
 use varve_testkit::rng::Rng;
 use varve_types::{FileName, InodeId};
@@ -161,7 +161,7 @@ impl Pair {
         let Some(named) = row.find(text.as_bytes()).filter(|named| named.body.ino() == ino) else {
             return;
         };
-        let place = Place::Entry { key, slot: named.slot };
+        let place = InodeLocation::Entry { key, slot: named.slot };
         self.map.used_ino();
         self.map.places.insert(ino, place);
         let theirs = self.model.lookup(self.model_of(dir), name(text)).unwrap().attr.ino;
@@ -177,7 +177,7 @@ impl Pair {
     ) -> FsResult<()> {
         let place = self.map.places[&ino].clone();
         let key = match &place {
-            Place::Entry { key, .. } => *key,
+            InodeLocation::Entry { key, .. } => *key,
             _ => RowKey::inode(ino),
         };
         let operation = |map: &Map, _| {
@@ -185,7 +185,7 @@ impl Pair {
             let mut changes = Changes::new();
             change(map, &mut changes, &mut inode)?;
             match &place {
-                Place::Entry { key, slot } => {
+                InodeLocation::Entry { key, slot } => {
                     let mut row = map.names(*key);
                     row.set_body(*slot, varve_schema::Body::Inline(inode));
                     changes.put_entry_row(*key, &row);

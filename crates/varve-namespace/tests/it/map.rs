@@ -8,8 +8,8 @@ use varve_namespace::directory::apply_charge;
 use varve_namespace::{Changes, Effect, Locked, Need, Outcome, Rows, Space, Stop};
 use varve_schema::key::MetaRow;
 use varve_schema::{
-    Content, DirInfo, EntryRow, FileKind, Inode, NameHasher, ParentRow, Place, RowKey, Times,
-    Usage, XattrRow, decode_inode_row, encode_inode_row,
+    Content, DirInfo, EntryRow, FileKind, Inode, InodeLocation, NameHasher, ParentRow, RowKey,
+    Times, Usage, XattrRow, decode_inode_row, encode_inode_row,
 };
 use varve_types::{FileFlags, InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
@@ -20,7 +20,7 @@ const TRIES_MAX: usize = 20;
 /// A file system without a machine.
 pub(crate) struct Map {
     pub(crate) rows: BTreeMap<(Space, RowKey), Bytes>,
-    pub(crate) places: HashMap<InodeId, Place>,
+    pub(crate) places: HashMap<InodeId, InodeLocation>,
     pub(crate) open: HashSet<InodeId>,
     hasher: NameHasher,
     next_ino: u64,
@@ -37,7 +37,7 @@ impl Map {
     pub(crate) fn new() -> Map {
         let mut map = Map {
             rows: BTreeMap::new(),
-            places: HashMap::from([(InodeId::ROOT, Place::Own)]),
+            places: HashMap::from([(InodeId::ROOT, InodeLocation::Own)]),
             open: HashSet::new(),
             hasher: NameHasher::new(7, 3),
             next_ino: InodeId::FIRST_FREE.get(),
@@ -73,12 +73,12 @@ impl Map {
     /// The inode, wherever it is.
     pub(crate) fn find(&self, ino: InodeId) -> Option<Inode> {
         match self.places.get(&ino)? {
-            Place::Own => self.own(ino),
-            Place::Entry { key, slot } => match &self.names(*key).at(*slot)?.body {
+            InodeLocation::Own => self.own(ino),
+            InodeLocation::Entry { key, slot } => match &self.names(*key).at(*slot)?.body {
                 varve_schema::Body::Inline(inode) if inode.ino == ino => Some(inode.clone()),
                 _ => None,
             },
-            Place::Detached(_) => None,
+            InodeLocation::Detached(_) => None,
         }
     }
 
@@ -162,7 +162,7 @@ impl Map {
     /// Whether `ino` has no row of its own yet, and nobody else can give it one: it is new, or in a row of names that is locked.
     fn begins(&self, ino: InodeId, locked: &BTreeSet<RowKey>) -> bool {
         let guarded = match self.places.get(&ino) {
-            Some(Place::Entry { key, .. }) => locked.contains(key),
+            Some(InodeLocation::Entry { key, .. }) => locked.contains(key),
             Some(_) => false,
             None => ino.get() == self.next_ino,
         };
@@ -173,7 +173,7 @@ impl Map {
         match effect {
             Effect::Moved { ino, to } => drop(self.places.insert(ino, to)),
             Effect::Orphaned(ino) | Effect::Named(ino) => {
-                self.places.insert(ino, Place::Own);
+                self.places.insert(ino, InodeLocation::Own);
             }
             Effect::Gone { inode, .. } => drop(self.places.remove(&inode.ino)),
         }
@@ -265,8 +265,8 @@ impl Locked for Map {
         Ok(InodeId::new(self.next_ino))
     }
 
-    fn place(&self, ino: InodeId) -> Outcome<Place> {
-        Ok(self.places.get(&ino).cloned().unwrap_or(Place::Own))
+    fn place(&self, ino: InodeId) -> Outcome<InodeLocation> {
+        Ok(self.places.get(&ino).cloned().unwrap_or(InodeLocation::Own))
     }
 
     fn must_outlive_its_name(&self, ino: InodeId, _has_more_rows: bool) -> Outcome<bool> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use varve_namespace::Space;
 use varve_schema::key::MetaRow;
-use varve_schema::{Body, Content, FileKind, Inode, Place, RowKey, UsageChange};
+use varve_schema::{Body, Content, FileKind, Inode, InodeLocation, RowKey, UsageChange};
 use varve_types::InodeId;
 
 use crate::map::Map;
@@ -78,11 +78,11 @@ fn check_file_place(map: &Map, inode: &Inode, names: &[&Name]) {
     if let Body::Inline(_) = names[0].body {
         assert_eq!(names.len(), 1);
         assert_eq!((inode.home, map.own(ino)), (None, None));
-        let place = Place::Entry { key: names[0].key, slot: names[0].slot };
+        let place = InodeLocation::Entry { key: names[0].key, slot: names[0].slot };
         assert_eq!(map.places[&ino], place);
         return;
     }
-    assert_eq!(map.places[&ino], Place::Own);
+    assert_eq!(map.places[&ino], InodeLocation::Own);
     let mut pointers = Vec::new();
     for ((space, key), row) in &map.rows {
         if let (Space::Meta, MetaRow::Parent(of, hash)) = (*space, key.meta_kind())

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use varve_schema::{
     Body, Borrowed, Content, DictionaryRow, DirInfo, EntryRow, EntrySuffix, FileKind, Folded,
-    Handover, Home, Inode, KnownInode, Limits, Loan, LookupsRow, Mark, OpenHandle, ParentRow,
-    Pending, Place, RowKey, StoreId, Times, Twin, Usage, UsageChange, XattrRow, encode_inode_row,
+    Handover, Home, Inode, InodeLocation, KnownInode, Limits, Loan, LookupsRow, Mark, OpenHandle,
+    ParentRow, Pending, RowKey, StoreId, Times, Twin, Usage, UsageChange, XattrRow,
+    encode_inode_row,
 };
 use varve_types::{FileFlags, InodeId, Timestamp};
 
@@ -67,8 +68,9 @@ fn handover() -> Handover {
         place,
     };
     let key = RowKey::entry(InodeId::ROOT, EntrySuffix::from_hash(0xabc));
-    let temporary = KnownInode { orphan: true, linkable: true, ..known(300, 1, Place::Own) };
-    let place = Place::Entry { key, slot: 1 };
+    let temporary =
+        KnownInode { orphan: true, linkable: true, ..known(300, 1, InodeLocation::Own) };
+    let place = InodeLocation::Entry { key, slot: 1 };
     let read = KnownInode { replaced: true, ..known(200, 2, place) };
     let open = |handle, ino, write| OpenHandle {
         handle,
@@ -86,9 +88,9 @@ fn handover() -> Handover {
         spilled: 70_000,
         known: vec![
             read,
-            known(77, 1, Place::Own),
+            known(77, 1, InodeLocation::Own),
             temporary,
-            known(1_234_567, 3, Place::Detached(Box::new(file()))),
+            known(1_234_567, 3, InodeLocation::Detached(Box::new(file()))),
         ],
         open: vec![open(998, 200, false), open(999, 300, true)],
     }
@@ -130,7 +132,10 @@ fn clones() -> Vec<Sample> {
 /// Inodes that were looked up two hundred times: one with a row of its own, and one in the row of its name.
 fn lookups() -> [Sample; 2] {
     let key = RowKey::entry(InodeId::new(300), EntrySuffix::from_hash(77));
-    let places = [("lookups-own", Place::Own), ("lookups-entry", Place::Entry { key, slot: 3 })];
+    let places = [
+        ("lookups-own", InodeLocation::Own),
+        ("lookups-entry", InodeLocation::Entry { key, slot: 3 }),
+    ];
     places.map(|(name, place)| {
         let bytes = LookupsRow { lookups: 200, place }.encode();
         Sample { name, bytes, recode: exercise::lookups }

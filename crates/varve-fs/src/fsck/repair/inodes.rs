@@ -9,7 +9,7 @@ use varve_vfs::FsResult;
 use super::Repair;
 use super::edit::Edit;
 use crate::error;
-use crate::fsck::fact::{Place, Spot};
+use crate::fsck::fact::{ContentKind, Spot};
 use crate::fsck::finding::At;
 use crate::ids::is_inode_id;
 use crate::objects::Staged;
@@ -146,16 +146,16 @@ impl Repair<'_> {
         let new = self.new_id()?;
         let mut edit = Edit::new(self.volume);
         inode.ino = new;
-        let takes_data = own.is_some_and(|own| Place::of(&own.content) == Place::Inode);
+        let takes_data = own.is_some_and(|own| ContentKind::of(&own.content) == ContentKind::Inode);
         let takes_xattrs = own.is_some_and(|own| !own.has_xattrs);
-        let place = Place::of(&inode.content);
+        let place = ContentKind::of(&inode.content);
         let range = KeyRange::prefix(&RowKey::prefix_bytes(old));
         let rows = self.volume.store.scan(self.volume.data, range, Direction::Forward);
         for row in rows.map_err(error::store)? {
             let (key, value) = row.map_err(error::store)?;
             let Some(key) = RowKey::from_bytes(&key) else { continue };
             let takes = match key.data_kind() {
-                DataRow::Chunk(..) => takes_data && place == Place::Chunks,
+                DataRow::Chunk(..) => takes_data && place == ContentKind::Chunks,
                 DataRow::Xattr(_) => takes_xattrs && inode.has_xattrs,
             };
             if takes {
@@ -166,7 +166,7 @@ impl Repair<'_> {
         inode.has_xattrs &= takes_xattrs;
         if place.is_object() && takes_data && self.volume.objects.find(old)?.is_some() {
             self.volume.objects.rename(old, new)?;
-        } else if !takes_data && place != Place::Inode {
+        } else if !takes_data && place != ContentKind::Inode {
             (inode.content, inode.size) = (Content::None, 0);
         }
         edit.set_body(spot, Body::Inline(inode))?;
@@ -224,11 +224,11 @@ impl Repair<'_> {
 
 /// Whether two inodes with one id can be one file: what they hold is the same, or held under that id.
 fn is_same_file(a: &Inode, b: &Inode) -> bool {
-    let (at_a, at_b) = (Place::of(&a.content), Place::of(&b.content));
-    let same = if at_a == Place::Inode || at_b == Place::Inode {
+    let (at_a, at_b) = (ContentKind::of(&a.content), ContentKind::of(&b.content));
+    let same = if at_a == ContentKind::Inode || at_b == ContentKind::Inode {
         a.content == b.content && a.size == b.size
     } else {
-        (at_a == Place::Chunks) == (at_b == Place::Chunks)
+        (at_a == ContentKind::Chunks) == (at_b == ContentKind::Chunks)
     };
     a.kind == b.kind && a.kind != FileKind::Directory && a.rdev == b.rdev && same
 }

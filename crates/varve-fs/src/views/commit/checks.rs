@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use varve_engine::Branch;
-use varve_schema::{Body, Content, Inode, META, Place, RowKey, decode_inode_row};
+use varve_schema::{Body, Content, Inode, InodeLocation, META, RowKey, decode_inode_row};
 use varve_types::InodeId;
 
 use super::CommitError;
@@ -61,7 +61,7 @@ impl VarveFs {
     fn check_returning(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
         let mut used = Vec::new();
         for ino in plan.arrived.keys() {
-            if let Some(Place::Detached(inode)) = self.session.inodes.place(*ino)?
+            if let Some(InodeLocation::Detached(inode)) = self.session.inodes.place(*ino)?
                 && let Content::Directory(_) = inode.content
             {
                 used.push(view.path_of_inode(*ino));
@@ -93,7 +93,7 @@ impl VarveFs {
             let is_large = |inode: &Inode| inode.content.is_object();
             let known = self.session.inodes.place(*ino)?;
             let claimed = match known.as_ref().or_else(|| plan.arrived.get(ino)) {
-                Some(Place::Entry { key, .. }) => self.entry_row(*key)?.names().iter().any(|named| {
+                Some(InodeLocation::Entry { key, .. }) => self.entry_row(*key)?.names().iter().any(|named| {
                     matches!(&named.body, Body::Inline(inode) if inode.ino == *ino && is_large(inode))
                 }),
                 _ => self.inode_row(*ino)?.as_ref().is_some_and(is_large),

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use varve_engine::{Direction, KeptLocks, KeyRange, StoreSnapshot};
 use varve_namespace::Changes;
-use varve_schema::{Content, Inode, Loan, Pending, Place, RowKey, encode_inode_row};
+use varve_schema::{Content, Inode, InodeLocation, Loan, Pending, RowKey, encode_inode_row};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
@@ -247,7 +247,7 @@ impl VarveFs {
             }
             write_if_full(kept, locked)?;
             orphans.insert(ino);
-            self.session.inodes.moved(ino, Place::Own)?;
+            self.session.inodes.moved(ino, InodeLocation::Own)?;
         }
         Ok(orphans)
     }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use varve_engine::{SnapshotStore, Store};
 use varve_schema::key::MetaRow;
-use varve_schema::{EntryRow, Loan, META, Place, RowKey};
+use varve_schema::{EntryRow, InodeLocation, Loan, META, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -100,7 +100,7 @@ impl VarveFs {
         });
         walked.map_err(error::store)?;
         self.session.inodes.for_each(&mut |ino, entry| {
-            let is_nameless = entry.orphan || matches!(entry.place, Place::Detached(_));
+            let is_nameless = entry.orphan || matches!(entry.place, InodeLocation::Detached(_));
             known.extend((is_nameless && folded.concerns(ino)).then_some(ino));
         });
         failed.map_or(Ok(known), Err)

@@ -38,7 +38,7 @@ impl Base {
 
 /// Two generations: those that were not used lately go together.
 #[derive(Default)]
-struct Known {
+struct CachedBases {
     /// Those used lately; `None`: there is none.
     bases: HashMap<RowKey, Option<Base>>,
     /// Those used before these.
@@ -47,7 +47,7 @@ struct Known {
     changes: u64,
 }
 
-impl Known {
+impl CachedBases {
     fn insert(&mut self, key: RowKey, base: Option<Base>) {
         // A row out of a table would keep all of its block in memory.
         let base = base.map(|base| Base { row: Bytes::copy_from_slice(&base.row), ..base });
@@ -75,7 +75,7 @@ impl Known {
 pub(super) struct Bases {
     /// The private key space.
     space: KeyspaceId,
-    known: Mutex<Known>,
+    known: Mutex<CachedBases>,
 }
 
 impl Bases {
@@ -141,7 +141,7 @@ mod tests {
     /// Whoever walked through one directory more than were remembered forgot all of them.
     #[test]
     fn what_was_used_lately_stays_known() {
-        let mut known = Known::default();
+        let mut known = CachedBases::default();
         let key = |n: u64| RowKey::inode(InodeId::new(n));
         let base =
             |n: u64| Some(Base { changed: false, row: Bytes::from(n.to_string()), as_of: Some(n) });

@@ -18,7 +18,7 @@ use crate::{DecodeError, EntrySuffix, Inode, Reader, RowKey, put_varint};
 
 /// Where an inode's attributes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum InodeLocation {
     /// In the inode's own row.
     Own,
     /// In the row of its only name.
@@ -33,43 +33,43 @@ pub enum Place {
     Detached(Box<Inode>),
 }
 
-impl Place {
+impl InodeLocation {
     /// The directory in which `inode`, which is here, counts, if it does.
     #[inline]
     pub fn counted_in(&self, inode: &Inode) -> Option<InodeId> {
         match self {
-            Place::Own => inode.home.map(|home| home.dir),
-            Place::Entry { key, .. } => Some(InodeId::new(key.prefix())),
-            Place::Detached(_) => None,
+            InodeLocation::Own => inode.home.map(|home| home.dir),
+            InodeLocation::Entry { key, .. } => Some(InodeId::new(key.prefix())),
+            InodeLocation::Detached(_) => None,
         }
     }
 
     pub(crate) fn encode_to(&self, out: &mut Vec<u8>) {
         match self {
-            Place::Own => out.push(1),
-            Place::Entry { key, slot } => {
+            InodeLocation::Own => out.push(1),
+            InodeLocation::Entry { key, slot } => {
                 out.push(2);
                 put_varint(out, key.prefix());
                 put_varint(out, key.suffix());
                 out.push(*slot);
             }
-            Place::Detached(inode) => {
+            InodeLocation::Detached(inode) => {
                 out.push(3);
                 inode.encode_to(out);
             }
         }
     }
 
-    pub(crate) fn decode_from(reader: &mut Reader<'_>) -> Result<Place, DecodeError> {
+    pub(crate) fn decode_from(reader: &mut Reader<'_>) -> Result<InodeLocation, DecodeError> {
         match reader.u8()? {
-            1 => Ok(Place::Own),
+            1 => Ok(InodeLocation::Own),
             2 => {
                 let dir = InodeId::new(reader.varint()?);
                 let suffix = EntrySuffix::new(reader.varint()?)
                     .ok_or_else(|| reader.error("a wrong key suffix"))?;
-                Ok(Place::Entry { key: RowKey::entry(dir, suffix), slot: reader.u8()? })
+                Ok(InodeLocation::Entry { key: RowKey::entry(dir, suffix), slot: reader.u8()? })
             }
-            3 => Ok(Place::Detached(Box::new(Inode::decode_from(reader)?))),
+            3 => Ok(InodeLocation::Detached(Box::new(Inode::decode_from(reader)?))),
             _ => Err(reader.error("an unknown kind of place")),
         }
     }
@@ -81,7 +81,7 @@ pub struct LookupsRow {
     /// Lookups that were not taken back.
     pub lookups: u64,
     /// Where its attributes are; in some row.
-    pub place: Place,
+    pub place: InodeLocation,
 }
 
 impl LookupsRow {
@@ -97,8 +97,8 @@ impl LookupsRow {
     pub fn decode(bytes: &Bytes) -> Result<LookupsRow, DecodeError> {
         let mut reader = Reader::new(bytes);
         let lookups = reader.varint()?;
-        let place = Place::decode_from(&mut reader)?;
-        if matches!(place, Place::Detached(_)) {
+        let place = InodeLocation::decode_from(&mut reader)?;
+        if matches!(place, InodeLocation::Detached(_)) {
             return Err(reader.error("a place in no row"));
         }
         reader.end()?;
