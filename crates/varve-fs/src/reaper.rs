@@ -1,4 +1,4 @@
-//! Removes object files whose inodes are gone, and lets directories tell what changed below them.
+//! Removes object files whose inodes are gone, and propagates pending usage of directories.
 //!
 //! 1. The batch that removes the last name also writes a pending row `ObjectDelete`; then the id is queued
 //!    here ([`Reaper::enqueue`]).
@@ -65,7 +65,7 @@ pub(crate) struct Reaper {
 struct State {
     queue: Vec<InodeId>,
     /// Directories are to be let tell now.
-    tell: bool,
+    propagate: bool,
     /// The queue is to be drained now.
     drain: bool,
     stopping: bool,
@@ -101,24 +101,24 @@ impl Reaper {
         let mut earlier = Some(InodeId::new(0));
         let mut due = self.env.monotonic().saturating_add(INTERVAL);
         loop {
-            let (busy, tell, drain) = {
+            let (busy, propagate, drain) = {
                 let mut state = self.state.lock();
-                if !state.stopping && !state.tell && !state.drain && earlier.is_none() {
+                if !state.stopping && !state.propagate && !state.drain && earlier.is_none() {
                     let wait = due.saturating_sub(self.env.monotonic());
                     self.changed.wait_for(&mut state, wait);
                 }
                 if state.stopping {
                     return;
                 }
-                let tell = std::mem::take(&mut state.tell);
+                let propagate = std::mem::take(&mut state.propagate);
                 let drain = std::mem::take(&mut state.drain);
-                (!state.queue.is_empty(), tell, drain)
+                (!state.queue.is_empty(), propagate, drain)
             };
             let is_due = self.env.monotonic() >= due;
-            if tell {
-                self.accounts.tell_all();
+            if propagate {
+                self.accounts.propagate_all();
             } else if is_due {
-                self.accounts.tell_news();
+                self.accounts.propagate_news();
             }
             if (busy && (is_due || drain) || is_due && self.objects.has_unclaimed())
                 && let Err(error) = self.sync_and_drain()
@@ -132,9 +132,9 @@ impl Reaper {
         }
     }
 
-    /// Has the thread, if there is one, let directories tell what changed below them.
-    pub(crate) fn tell_soon(&self) {
-        self.state.lock().tell = true;
+    /// Asks the thread, if there is one, to propagate pending usage.
+    pub(crate) fn propagate_soon(&self) {
+        self.state.lock().propagate = true;
         self.changed.notify_all();
     }
 
@@ -329,13 +329,13 @@ mod tests {
     #[test]
     fn the_thread_is_asked_once_before_there_is_no_more_room() {
         let (fs, dirs) = made(SimEnv::new(1), Path::new("/store"));
-        let take_asked = || std::mem::take(&mut fs.reaper.state.lock().tell);
+        let take_asked = || std::mem::take(&mut fs.reaper.state.lock().propagate);
         for text in ["one", "two"] {
             for (marked, dir) in dirs.iter().enumerate() {
                 make_file(&fs, *dir, text);
                 assert_eq!(take_asked(), marked == ROOM - ROOM / 4 + 1, "{marked}");
             }
-            fs.accounts.tell_all();
+            fs.accounts.propagate_all();
         }
     }
 
@@ -354,7 +354,7 @@ mod tests {
 
     /// Nobody has to wait for directories, as the thread lets them tell each time in between.
     #[test]
-    fn the_thread_lets_directories_tell() {
+    fn the_thread_propagates_pending_usage() {
         const ROUNDS: u32 = 20;
         let (dir, env) = (tempfile::tempdir().unwrap(), OsEnv::new());
         let (fs, dirs) = made(env.clone(), &dir.path().join("store"));
@@ -363,7 +363,7 @@ mod tests {
             for dir in &dirs[..=ROOM - ROOM / 4 + 1] {
                 make_file(&fs, *dir, &format!("f{round}"));
             }
-            varve_testkit::eventually("directories have told", || fs.accounts.marked() <= ROOM / 4);
+            varve_testkit::eventually("usage is propagated", || fs.accounts.marked() <= ROOM / 4);
         }
         assert!(env.monotonic() - begun < INTERVAL * ROUNDS / 2, "they waited for its interval");
         fs.close().unwrap();

@@ -30,8 +30,8 @@ impl VarveFs {
     fn enter(&self) {
         self.touch();
         self.accounts.make_room();
-        if self.accounts.should_tell_soon() {
-            self.reaper.tell_soon();
+        if self.accounts.should_propagate_soon() {
+            self.reaper.propagate_soon();
         }
         self.settle_waiting();
         self.drop_returned_sources();

@@ -52,9 +52,9 @@ pub fn apply_charge(dir: &mut Inode, change: UsageChange) -> FsResult<bool> {
     let info = dir_info_mut(dir)?;
     info.usage = info.usage.plus(change);
     if !is_root {
-        info.untold = info.untold.plus(change);
+        info.pending = info.pending.plus(change);
     }
-    Ok(!info.untold.is_zero())
+    Ok(!info.pending.is_zero())
 }
 
 /// Whether two states of a directory differ at most by what it counts and by times: such changes commute.

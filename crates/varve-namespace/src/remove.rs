@@ -98,7 +98,7 @@ pub(crate) fn take_name(
         if info.entries != 0 {
             return Err(FsError::NotEmpty.into());
         }
-        let counted = info.told();
+        let counted = info.propagated();
         changes.charge(lost.dir, counted.negated());
         // Limits count it as empty, whatever its parent counts.
         changes.brought.push((lost.dir, counted.plus(UsageChange::DIR.negated())));

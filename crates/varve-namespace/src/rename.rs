@@ -287,7 +287,7 @@ fn settle(
     let file = UsageChange::file(inode.size);
     if let Content::Directory(info) = &mut inode.content {
         (info.parent, info.suffix) = (to.dir, Some(to.suffix));
-        let counted = info.told();
+        let counted = info.propagated();
         changes.move_charge(from.dir, to.dir, counted);
         if crosses {
             let whole = host.usage_below(inode.ino)?.as_change().plus(UsageChange::DIR);

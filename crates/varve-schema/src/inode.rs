@@ -156,10 +156,10 @@ pub struct DirInfo {
     pub entries: u64,
     /// How many of them are directories.
     pub subdirs: u32,
-    /// What lies below it, as far as its subdirectories have told.
+    /// What lies below it, as far as its subdirectories have propagated theirs.
     pub usage: Usage,
-    /// The part of `usage` that its parent has not been told; nothing in the root.
-    pub untold: UsageChange,
+    /// The part of `usage` that is not propagated: its parent does not count it yet. Nothing in the root.
+    pub pending: UsageChange,
     /// It is folded: its names are still to be taken from the state of the store that has this epoch.
     pub source: Option<InodeId>,
 }
@@ -167,13 +167,13 @@ pub struct DirInfo {
 impl DirInfo {
     /// An empty directory.
     pub fn new(parent: InodeId, suffix: Option<EntrySuffix>) -> DirInfo {
-        let (usage, untold) = (Usage::default(), UsageChange::default());
-        DirInfo { parent, suffix, entries: 0, subdirs: 0, usage, untold, source: None }
+        let (usage, pending) = (Usage::default(), UsageChange::default());
+        DirInfo { parent, suffix, entries: 0, subdirs: 0, usage, pending, source: None }
     }
 
-    /// What its parent counts for it: itself, and of its usage what the parent has been told.
-    pub fn told(&self) -> UsageChange {
-        self.usage.minus(self.untold).as_change().plus(UsageChange::DIR)
+    /// What its parent counts for it: itself, and the part of its usage that is propagated.
+    pub fn propagated(&self) -> UsageChange {
+        self.usage.minus(self.pending).as_change().plus(UsageChange::DIR)
     }
 }
 
@@ -395,7 +395,7 @@ impl Content {
                 out.put_varint(dir.entries);
                 out.put_varint(u64::from(dir.subdirs));
                 dir.usage.encode_to(out);
-                dir.untold.encode_to(out);
+                dir.pending.encode_to(out);
                 if let Some(source) = dir.source {
                     out.put_varint(source.get());
                 }
@@ -440,9 +440,9 @@ impl Content {
                 };
                 let (entries, subdirs) = (reader.varint()?, reader.varint32()?);
                 let usage = Usage::decode_from(reader)?;
-                let untold = UsageChange::decode_from(reader)?;
+                let pending = UsageChange::decode_from(reader)?;
                 let source = (tag == 8).then(|| reader.varint().map(InodeId::new)).transpose()?;
-                let info = DirInfo { parent, suffix, entries, subdirs, usage, untold, source };
+                let info = DirInfo { parent, suffix, entries, subdirs, usage, pending, source };
                 Content::Directory(info)
             }
             9 | 10 => {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! usage in a directory's inode: | bytes varint | files varint | dirs varint |
-//!                               | 0 |  or  | 1 | bytes | files | dirs |   untold, zigzag varints, not all 0
+//!                               | 0 |  or  | 1 | bytes | files | dirs |   pending, zigzag varints, not all 0
 //! mark row:                     | version u8 | directory varint |
 //! limits row:                   | version u8 | flags u8 | bytes varint, if flag 0 | inodes varint, if flag 1 |
 //! ```
@@ -136,7 +136,7 @@ impl UsageChange {
                 let mut change = || reader.varint().map(unzigzag);
                 let change = UsageChange { bytes: change()?, files: change()?, dirs: change()? };
                 if change.is_zero() {
-                    Err(reader.error("an untold change of nothing"))
+                    Err(reader.error("an pending change of nothing"))
                 } else {
                     Ok(change)
                 }
@@ -146,7 +146,7 @@ impl UsageChange {
     }
 }
 
-/// A mark row: names a directory whose parent may not have been told all of its usage.
+/// A mark row: names a directory that may have pending usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(pub InodeId);
 

@@ -96,7 +96,7 @@ impl<'a> Copying<'a> {
                     let ino = self.id()?;
                     let now = self.directory(dir, suffix, &old, ino)?;
                     if let Content::Directory(then) = &old.content {
-                        self.recount(dir, then.told(), now);
+                        self.recount(dir, then.propagated(), now);
                     }
                     Body::Reference { ino, kind: FileKind::Directory }
                 }
@@ -188,8 +188,8 @@ impl<'a> Copying<'a> {
         let Content::Directory(then) = &old.content else { return Err(FsError::NotDirectory) };
         let mut new = self.like(old, ino)?;
         let source = (then.entries > 0).then_some(self.source);
-        let untold = UsageChange::default();
-        let info = DirInfo { parent, suffix: Some(suffix), untold, source, ..*then };
+        let pending = UsageChange::default();
+        let info = DirInfo { parent, suffix: Some(suffix), pending, source, ..*then };
         if source.is_some() {
             let (next, end) = self.ids(then.usage.inodes())?;
             let folded = Folded { dir: old.ino, next, end, after: None, ..self.folded };
@@ -198,7 +198,7 @@ impl<'a> Copying<'a> {
         }
         new.content = Content::Directory(info);
         self.changes.put_meta(RowKey::inode(ino), encode_inode_row(&new));
-        Ok(info.told())
+        Ok(info.propagated())
     }
 
     /// `old` as `ino`, with its extended attributes.

@@ -99,7 +99,7 @@ pub fn dump_store(
         ))),
         None => fs.unfold_within(InodeId::ROOT).map_err(invalid),
     };
-    let told = unfolded.map(|()| fs.accounts.tell_all());
+    let told = unfolded.map(|()| fs.accounts.propagate_all());
     let dumped = told.and_then(|()| fs.store.snapshot()).and_then(|snapshot| {
         let place = SpillPlace { env, dir: dir.to_path_buf() };
         let dump = Dump {
@@ -209,7 +209,7 @@ impl Dump<'_> {
                 _ => Err(unsound()),
             };
         };
-        if !info.untold.is_zero() {
+        if !info.pending.is_zero() {
             return Err(unsound());
         }
         let Some(suffix) = info.suffix else {

@@ -99,7 +99,7 @@ pub(crate) enum Up {
     /// A file: the name where it counts.
     Home { dir: u64, hash: u64 },
     /// A directory: where its name is, and whether its parent has not been told all of its usage.
-    Directory { parent: u64, suffix: Option<EntrySuffix>, untold: bool },
+    Directory { parent: u64, suffix: Option<EntrySuffix>, pending: bool },
 }
 
 /// A name of a file with a row of its own, as far as parent pointers know it.
@@ -202,8 +202,8 @@ fn put_up(out: &mut Vec<u8>, up: &Up) {
             put_varint(out, *dir);
             put_varint(out, *hash);
         }
-        Up::Directory { parent, suffix, untold } => {
-            out.push(if *untold { 4 } else { 3 });
+        Up::Directory { parent, suffix, pending } => {
+            out.push(if *pending { 4 } else { 3 });
             put_varint(out, *parent);
             put_varint(out, suffix.map_or(0, EntrySuffix::get));
         }
@@ -217,7 +217,7 @@ fn take_up(reader: &mut Reader<'_>) -> Result<Up, DecodeError> {
         tag @ (3 | 4) => {
             let parent = reader.varint()?;
             let suffix = EntrySuffix::new(reader.varint()?);
-            Up::Directory { parent, suffix, untold: tag == 4 }
+            Up::Directory { parent, suffix, pending: tag == 4 }
         }
         _ => return Err(reader.error("an unknown place")),
     })
@@ -339,7 +339,7 @@ mod tests {
         };
         let ino = InodeId::new(300);
         let pointed = Pointed { dir: 9, hash: 1 << 50, print: 7 };
-        let up = Up::Directory { parent: 1, suffix: Some(spot.suffix), untold: true };
+        let up = Up::Directory { parent: 1, suffix: Some(spot.suffix), pending: true };
         let whats = [
             What::Own { seen, up },
             What::Own { seen, up: Up::Home { dir: 3, hash: 4 } },

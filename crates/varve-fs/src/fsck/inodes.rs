@@ -308,9 +308,9 @@ impl Check<'_> {
         }
         self.check_lent(known)?;
         match (known.own, known.inline) {
-            (Some((_, Up::Directory { parent, suffix, untold })), _) => {
+            (Some((_, Up::Directory { parent, suffix, pending })), _) => {
                 let is_root = known.ino == InodeId::ROOT;
-                if untold && (is_root || !known.is_marked) {
+                if pending && (is_root || !known.is_marked) {
                     self.found(Finding::UntoldWithoutMark { dir: ino }, At::Own)?;
                 }
                 self.check_directory(known, parent, suffix)

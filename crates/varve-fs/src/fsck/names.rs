@@ -209,10 +209,10 @@ impl Check<'_> {
         }
         if let Content::Directory(info) = &inode.content {
             group.info = Some(*info);
-            let untold = !info.untold.is_zero();
-            up = Up::Directory { parent: info.parent.get(), suffix: info.suffix, untold };
+            let pending = !info.pending.is_zero();
+            up = Up::Directory { parent: info.parent.get(), suffix: info.suffix, pending };
             if ino != InodeId::ROOT {
-                self.accounts.push(Account::share(info.parent, info.told()))?;
+                self.accounts.push(Account::share(info.parent, info.propagated()))?;
             }
             self.report.directories += 1;
             let links = u64::from(info.subdirs) + 2;

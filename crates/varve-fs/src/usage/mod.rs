@@ -1,28 +1,27 @@
 //! What every directory tree holds, kept as the tree changes.
 //!
-//! Each directory's row knows its *usage*: bytes, files and directories below it. A change deep in a tree would
-//! have to reach every row up to the root; instead each row also knows the part of its usage that its parent
-//! has not been told yet, its *untold* change:
+//! Each directory's row has its *usage*: bytes, files and directories below it. A change deep in a tree would have to reach every
+//! row up to the root. Instead each row also has its *pending* usage: the part that its parent does not count yet:
 //!
 //! ```text
-//! usage(d) = what lies directly in d + sum over subdirectories c of (usage(c) - untold(c) + c itself)
+//! usage(d) = what lies directly in d + sum over subdirectories c of (usage(c) - pending(c) + c itself)
 //! ```
 //!
-//! 1. An operation charges the directory it works in ([`Changes::charge`]): in the batch that it writes anyway,
-//!    usage and untold of that one row change ([`Accounts::commit`]).
-//! 2. A directory whose untold change is not zero is named by a mark row, written in the same batch
-//!    ([`marks`]). There are about [`MARKS_MAX`] at most, besides those that cannot tell and those that a commit has
-//!    brought just now.
-//! 3. Every few seconds, and when three quarters of the room for marks are taken, a thread lets each marked directory tell its parent,
-//!    in one batch, up to the root ([`tell`]). Who finds no room at all lets some of them tell.
-//! 4. The usage of a tree is that of its top and what the marked directories below have not told ([`total`]):
+//! 1. An operation charges the directory it works in ([`Changes::charge`]): in the batch that it writes anyway, usage and pending
+//!    usage of that one row change ([`Accounts::commit`]).
+//! 2. A mark row names each directory with pending usage, written in the same batch ([`marks`]). There are about [`MARKS_MAX`] marks
+//!    at most, besides those of directories that cannot be propagated now and those that a commit has just brought.
+//! 3. Every few seconds, and when three quarters of the room for marks are taken, a thread propagates the pending usage of each
+//!    marked directory to its parent, in one batch, up to the root ([`propagate`]). An operation that finds no room at all propagates
+//!    some itself.
+//! 4. The usage of a tree is that of its top and the pending usage of the marked directories below ([`total`]):
 //!    its cost grows with the marks, not with the tree.
 //!
-//! A directory that moves takes with it what its parent was told of it, and brings that to the new one: no
-//! walk. A file with several names counts in the directory of one of them, its home ([`varve_namespace::Parents`]).
+//! A directory that moves takes along what its old parent counts for it: no walk. A file with several names counts in the directory of one
+//! of them, its home ([`varve_namespace::Parents`]).
 //!
-//! Invariants, which `fsck` checks: the equation above; untold is zero in the root; a directory with an untold
-//! change has a mark. Each step is one batch, so that a crash at any point keeps them.
+//! Invariants, which `fsck` checks: the equation above; the root has no pending usage; a directory with pending usage has a mark.
+//! Each step is one batch, so that a crash at any point keeps them.
 //!
 //! Limits on trees build on the same charges ([`quota`]).
 //!
@@ -33,8 +32,8 @@
 //! what is late is itself on record, so that an answer is exact at any moment.
 
 mod marks;
+mod propagate;
 mod quota;
-mod tell;
 pub(crate) mod total;
 
 use std::sync::Arc;
@@ -57,7 +56,7 @@ use marks::Marks;
 pub(crate) use marks::MarksOf;
 use quota::Quotas;
 
-/// Directories that may have something untold before they tell it at once.
+/// Directories that may have something pending before they tell it at once.
 pub(crate) const MARKS_MAX: usize = 1024;
 
 /// Directories marked in a batch that is not written yet: unless it is, their marks end.
@@ -88,13 +87,13 @@ pub(crate) struct Accounts {
     dirs: Arc<DirRows>,
     marks: Marks,
     marks_max: usize,
-    /// Marks beyond which directories tell at once.
+    /// Marks beyond which operations propagate usage themselves.
     room: AtomicUsize,
-    /// Somebody was told to let them tell before that.
+    /// A thread was asked to propagate usage before that.
     asked: AtomicBool,
     quotas: Quotas,
-    /// Held by the one who lets marked directories tell.
-    telling: Mutex<()>,
+    /// Held while pending usage is propagated.
+    propagating: Mutex<()>,
 }
 
 impl Accounts {
@@ -108,7 +107,7 @@ impl Accounts {
         marks: MarksOf,
     ) -> FsResult<Accounts> {
         let marks = Marks::load(store.as_ref(), meta, marks)?;
-        let (quotas, telling) = (Quotas::default(), Mutex::new(()));
+        let (quotas, propagating) = (Quotas::default(), Mutex::new(()));
         let (room, asked) = (AtomicUsize::new(marks_max), AtomicBool::new(false));
         Ok(Accounts {
             store,
@@ -121,7 +120,7 @@ impl Accounts {
             room,
             asked,
             quotas,
-            telling,
+            propagating,
         })
     }
 
@@ -130,12 +129,12 @@ impl Accounts {
     pub(crate) fn commit(&self, mut changes: Changes) -> FsResult<()> {
         let reserved = self.reserve(&changes)?;
         let begun = self.settle_charges(&mut changes)?;
-        let told = std::mem::take(&mut changes.propagated);
+        let propagated = std::mem::take(&mut changes.propagated);
         let removed = changes.standing != Standing::Propagated;
         if self.store.meets_locks() {
             self.note_counted(&mut changes)?;
         }
-        for dir in &told {
+        for dir in &propagated {
             if let Some(slot) = self.marks.slot(*dir) {
                 changes.delete_meta(RowKey::mark(slot));
             }
@@ -153,7 +152,7 @@ impl Accounts {
         if let Some(reserved) = reserved {
             reserved.keep();
         }
-        for dir in told {
+        for dir in propagated {
             self.marks.end(dir);
             if removed && self.is_top(dir) {
                 self.end_domain(dir);

@@ -9,7 +9,7 @@
 //! 3. Which domains lie above a directory is found by following its parents, and kept ([`CHAINS_MAX`]).
 //!
 //! Whatever changes that takes all row locks at once: setting and clearing limits, and the move of a directory
-//! between domains, which brings all of its usage along, also what directories below have not told. Every commit
+//! between domains, which brings all of its usage along, pending usage of directories below included. Every commit
 //! that charges holds a row lock, so it sees the counters before or after such a change, never between. Without
 //! limits anywhere a commit reads one number to learn so.
 //!

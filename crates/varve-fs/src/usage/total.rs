@@ -1,6 +1,6 @@
-//! The usage of a tree: that of its top, and what directories below have not told.
+//! The usage of a tree: that of its top, and the pending usage of directories below.
 //!
-//! Everything is read from one snapshot, so that no change is seen half told. The marks lead to the directories
+//! Everything is read from one snapshot, so that no change is seen half propagated. The marks lead to the directories
 //! that have something to tell; each is followed up to see below what it lies, and what is learned on the way is
 //! kept for the next, and for other tops: asking for many trees costs them and the marks, not the one times the other. Large files that are being written add what their objects have beyond their rows.
 
@@ -158,11 +158,11 @@ impl<'a> Tree<'a> {
             usages.extend(self.directory(*top)?.map(|info| (*top, info.usage)));
         }
         for dir in marked {
-            let untold = self.directory(*dir)?.map(|info| info.untold);
-            let Some(untold) = untold.filter(|untold| !untold.is_zero()) else { continue };
+            let pending = self.directory(*dir)?.map(|info| info.pending);
+            let Some(pending) = pending.filter(|pending| !pending.is_zero()) else { continue };
             self.above(*dir, &mut |above| {
                 if let Some(usage) = usages.get_mut(&above) {
-                    *usage = usage.plus(untold);
+                    *usage = usage.plus(pending);
                 }
                 false
             })?;
@@ -232,11 +232,11 @@ mod tests {
 
     use super::*;
 
-    /// The directory `ino` as it lies in `parent`, with bytes below it of which `untold` are not told there.
-    fn row(ino: InodeId, parent: InodeId, bytes: u64, untold: u64) -> Bytes {
+    /// The directory `ino` as it lies in `parent`, with bytes below it of which `pending` are not counted there.
+    fn row(ino: InodeId, parent: InodeId, bytes: u64, pending: u64) -> Bytes {
         let mut info = DirInfo::new(parent, None);
         info.usage = info.usage.plus(UsageChange::file(bytes));
-        info.untold = if untold > 0 { UsageChange::file(untold) } else { info.untold };
+        info.pending = if pending > 0 { UsageChange::file(pending) } else { info.pending };
         let inode = Inode {
             ino,
             kind: FileKind::Directory,

@@ -9,7 +9,7 @@
 //!    and inodes that the kernel may know, places of inodes, directories that move.
 //!    Where rows of large files are behind their objects, as nothing could bring them up to date when the files were closed,
 //!    that is done, and the commit begins again: others would seem not to have changed what they have written to.
-//! 3. Rows join those changes: a mark for each directory that may have something untold then, and for each large file that the view has
+//! 3. Rows join those changes: a mark for each directory that may have something pending then, and for each large file that the view has
 //!    something of its own of a pending row `ObjectInstall`; for each that is small again `ObjectMaking` ([`joining`]).
 //! 4. The branch commits, with [`super::merge`] for what both have changed. A conflict takes step 3 back; the
 //!    transaction goes on.

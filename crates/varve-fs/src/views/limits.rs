@@ -43,7 +43,7 @@ impl VarveFs {
         let base = branch.base().map_err(error::store)?;
         let after = |key: RowKey| self.row_after(txn, (branch, &base), plan, key);
         let mut marked: BTreeSet<InodeId> = self.accounts.marked_dirs().into_iter().collect();
-        marked.extend(&plan.untold);
+        marked.extend(&plan.pending);
         let marked = Vec::from_iter(marked);
         let mut told = Vec::new();
         let is = |key: RowKey| self.store.get(self.meta, &key.to_bytes()).map_err(error::store);

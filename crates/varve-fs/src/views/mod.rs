@@ -393,7 +393,7 @@ impl VarveFs {
     pub(crate) fn settle_before_view(&self) -> FsResult<()> {
         // What looks written to is in the way of who changes it there, and of a rollback.
         self.settle_all_waiting();
-        self.accounts.tell_all();
+        self.accounts.propagate_all();
         // What is removed already need not be kept.
         self.reaper.sync_and_drain()
     }

@@ -39,9 +39,9 @@ pub(super) struct Plan {
     pub(super) nameless: BTreeSet<InodeId>,
     /// Inodes that left a place, which are gone if they arrive nowhere: directories, and what the kernel knows.
     pub(super) left: Vec<Inode>,
-    /// Directories that may have something untold afterwards: in the transaction, or when it began, as the main view may
+    /// Directories that may have something pending afterwards: in the transaction, or when it began, as the main view may
     /// have told that since.
-    pub(super) untold: Vec<InodeId>,
+    pub(super) pending: Vec<InodeId>,
     /// Directories whose parent is another.
     pub(super) moved: BTreeMap<InodeId, InodeId>,
     pub(super) removed_objects: Vec<InodeId>,
@@ -289,8 +289,8 @@ impl VarveFs {
         (theirs, ours): (Option<&Inode>, &Inode),
     ) -> FsResult<()> {
         let (Content::Directory(info), ino) = (&ours.content, ours.ino) else { return Ok(()) };
-        if !info.untold.is_zero() || (theirs.is_some() && view.accounts.is_marked(ino)) {
-            plan.untold.push(ino);
+        if !info.pending.is_zero() || (theirs.is_some() && view.accounts.is_marked(ino)) {
+            plan.pending.push(ino);
         }
         let is_alike = theirs.is_some_and(|theirs| differ_by_counts(theirs, ours));
         if is_alike && !(ours.has_xattrs && self.changes_xattrs(branch, ino)?) {

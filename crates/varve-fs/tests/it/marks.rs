@@ -1,4 +1,4 @@
-//! Directories with something untold: each has a mark, none keeps others from telling.
+//! Directories with something pending: each has a mark, none keeps others from telling.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn number(fs: &VarveFs, of: &[&str]) -> u64 {
 const MARKED: [&str; 1] = ["directories_marked"];
 
 /// A transaction took away what a directory had not told when it began, and the main view told it meanwhile: the commit left
-/// the directory with less than nothing untold, and no mark.
+/// the directory with less than nothing pending, and no mark.
 #[test]
 fn what_a_commit_leaves_untold_has_a_mark() {
     let env = sim_store(1, &FormatOptions::default());

@@ -280,7 +280,7 @@ fn wrong_accounts_are_found() {
         (0..9).for_each(|slot| rows.delete(rows.meta, RowKey::mark(slot)));
         rows.change_dir(bench.inner, |info| {
             info.usage.files += 1;
-            info.untold.files += 1;
+            info.pending.files += 1;
         });
     });
     assert!(report.findings.contains(&wrong(inner, "files", 2, 1)));

@@ -141,8 +141,9 @@ fn merge_directory(
     (ours, o): Directory<'_>,
 ) -> Option<Inode> {
     let place = |info: &DirInfo| (info.parent, info.suffix);
-    let told_moved =
-        |mover: &DirInfo, other: &DirInfo| place(mover) != place(b) && other.told() != b.told();
+    let told_moved = |mover: &DirInfo, other: &DirInfo| {
+        place(mover) != place(b) && other.propagated() != b.propagated()
+    };
     if told_moved(o, t) || told_moved(t, o) {
         return None;
     }
@@ -162,7 +163,7 @@ fn merge_directory(
         entries: t.entries.checked_add_signed(o.entries.wrapping_sub(b.entries) as i64)?,
         subdirs: t.subdirs.checked_add_signed(o.subdirs.wrapping_sub(b.subdirs) as i32)?,
         usage: t.usage.plus(since(o)),
-        untold: sum([t.untold, o.untold, b.untold.negated()]),
+        pending: sum([t.pending, o.pending, b.pending.negated()]),
         // Unfolded by either, it has the names that it gets by that.
         source: t.source.and(o.source),
     };

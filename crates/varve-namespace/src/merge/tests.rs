@@ -75,7 +75,7 @@ fn changes_of_what_a_directory_holds_add_up() {
                 info.entries = info.entries.checked_add_signed(names).unwrap();
                 info.subdirs = info.subdirs.checked_add_signed(dirs).unwrap();
                 info.usage = info.usage.plus(more);
-                info.untold = info.untold.plus(more);
+                info.pending = info.pending.plus(more);
                 inode.nlink = self::info(inode).subdirs + 2;
             }
         };
@@ -93,12 +93,12 @@ fn one_may_move_a_directory_but_not_while_the_other_changes_what_is_told_of_it()
     info(&mut moved).parent = InodeId::new(77);
     let more = UsageChange::file(5);
     info(&mut grown).usage = info(&mut grown).usage.plus(more);
-    info(&mut grown).untold = more;
+    info(&mut grown).pending = more;
     let mut both = moved.clone();
-    (info(&mut both).usage, info(&mut both).untold) = (info(&mut grown).usage, more);
+    (info(&mut both).usage, info(&mut both).pending) = (info(&mut grown).usage, more);
     assert_eq!(merged_inodes(&base, &moved, &grown), Some(both.clone()));
     assert_eq!(merged_inodes(&base, &grown, &moved), Some(both));
-    info(&mut grown).untold = UsageChange::default();
+    info(&mut grown).pending = UsageChange::default();
     assert_eq!(merged_inodes(&base, &moved, &grown), None);
     assert_eq!(merged_inodes(&base, &grown, &moved), None);
     let mut elsewhere = base.clone();

@@ -4,7 +4,7 @@
 //! What either has done to them since is told from that: birth and last change of attributes of an inode are equal until
 //! somebody changes it. So what one has left as it came is as the other has it, be it that it is gone, and of a row that
 //! neither has when it is over a name may have gone twice, if its directory was folded. A transaction tells nobody what its
-//! directories hold, so what one held at first is what it holds without what is untold.
+//! directories hold, so what one held at first is what it holds without what is pending.
 
 use bytes::Bytes;
 use varve_schema::key::MetaRow;
@@ -153,8 +153,8 @@ fn inode(theirs: &Bytes, ours: &Bytes) -> Decided {
         let later = if is_untouched(&theirs) { &ours } else { &theirs };
         return Ok(Some(Merged::Value(encode_inode_row(later).into())));
     };
-    let usage = o.usage.minus(o.untold);
-    let base = DirInfo { usage, untold: UsageChange::default(), ..*f };
+    let usage = o.usage.minus(o.pending);
+    let base = DirInfo { usage, pending: UsageChange::default(), ..*f };
     let merged = merge_directory((first, &base), (&theirs, t), (&ours, o));
     Ok(merged.map(|merged| Merged::Value(encode_inode_row(&merged).into())))
 }

@@ -112,7 +112,7 @@ fn check_counts(map: &Map, dir: &Inode, names: &[Name]) {
         usage = usage.plus(match &inode.content {
             Content::Directory(child) => {
                 subdirs += 1;
-                child.told()
+                child.propagated()
             }
             _ if inode.home.is_some() => UsageChange::default(),
             _ => UsageChange::file(inode.size),

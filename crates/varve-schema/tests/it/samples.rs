@@ -183,7 +183,7 @@ pub(crate) fn samples() -> Vec<Sample> {
     let all_flags = FileFlags::IMMUTABLE.with(FileFlags::APPEND_ONLY).with(FileFlags::NO_DUMP);
     let mut telling = directory();
     if let Content::Directory(info) = &mut telling.content {
-        info.untold = UsageChange { bytes: -70_000, files: 3, dirs: -1 };
+        info.pending = UsageChange { bytes: -70_000, files: 3, dirs: -1 };
     }
     let mut parents = ParentRow::default();
     parents.add(InodeId::ROOT, b"name");

@@ -62,9 +62,9 @@ fn the_largest_rows_come_back() {
     let suffix = Some(EntrySuffix::from_hash((1 << 55) - 1));
     let all = u64::MAX;
     let usage = Usage { bytes: all, files: all, dirs: all };
-    let untold = UsageChange { bytes: i64::MIN, files: i64::MIN, dirs: i64::MIN };
+    let pending = UsageChange { bytes: i64::MIN, files: i64::MIN, dirs: i64::MIN };
     let counts = DirInfo { entries: all, subdirs: u32::MAX, ..DirInfo::new(most, suffix) };
-    let info = DirInfo { usage, untold, source: Some(most), ..counts };
+    let info = DirInfo { usage, pending, source: Some(most), ..counts };
     let home = Some(Home { dir: most, hash: u64::MAX >> 1 });
     let object = Content::Object { dirty: false, blocks: u64::MAX };
     for inode in [

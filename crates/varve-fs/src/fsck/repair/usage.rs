@@ -64,10 +64,10 @@ impl Repair<'_> {
         let mut edit = Edit::new(self.volume);
         let Some(inode) = edit.directory(dir)? else { return Ok(None) };
         let Content::Directory(info) = &mut inode.content else { return Ok(None) };
-        let (usage, untold) = match what {
-            "bytes" => (&mut info.usage.bytes, &mut info.untold.bytes),
-            "files" => (&mut info.usage.files, &mut info.untold.files),
-            _ => (&mut info.usage.dirs, &mut info.untold.dirs),
+        let (usage, pending) = match what {
+            "bytes" => (&mut info.usage.bytes, &mut info.pending.bytes),
+            "files" => (&mut info.usage.files, &mut info.pending.files),
+            _ => (&mut info.usage.dirs, &mut info.pending.dirs),
         };
         if *usage != recorded {
             return Ok(None);
@@ -75,8 +75,8 @@ impl Repair<'_> {
         *usage = counted;
         let mut has_news = false;
         if dir != InodeId::ROOT {
-            *untold = untold.wrapping_add(counted.wrapping_sub(recorded) as i64);
-            has_news = !info.untold.is_zero();
+            *pending = pending.wrapping_add(counted.wrapping_sub(recorded) as i64);
+            has_news = !info.pending.is_zero();
         }
         if has_news {
             self.mark(&mut edit, dir)?;
@@ -92,7 +92,7 @@ impl Repair<'_> {
         let Some(inode) = edit.directory(dir)? else { return Ok(None) };
         let Content::Directory(info) = &mut inode.content else { return Ok(None) };
         if dir == InodeId::ROOT {
-            info.untold = Default::default();
+            info.pending = Default::default();
         } else {
             self.mark(&mut edit, dir)?;
         }

@@ -66,7 +66,7 @@ impl<'a> Joining<'a> {
 
     fn write_marks(&mut self) -> StoreResult<()> {
         let (meta, accounts, mut portion) = (self.fs.meta, &self.fs.accounts, Portion::new());
-        for dir in &self.plan.untold {
+        for dir in &self.plan.pending {
             if let Some(slot) = accounts.begin_mark(*dir) {
                 let key = RowKey::mark(slot);
                 self.marked.insert(key, *dir);

@@ -89,7 +89,7 @@ impl Checks<'_> {
         }
         match &inode.content {
             Content::Borrowed(_) | Content::Object { dirty: true, .. } => Err(not_sent()),
-            Content::Directory(info) if info.source.is_some() || !info.untold.is_zero() => {
+            Content::Directory(info) if info.source.is_some() || !info.pending.is_zero() => {
                 Err(not_sent())
             }
             Content::Directory(info) => self.ino(info.parent),

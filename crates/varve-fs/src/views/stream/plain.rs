@@ -46,7 +46,7 @@ pub(super) struct Plain<'a> {
     /// What the objects of large files say that were being written to.
     written: BTreeMap<InodeId, FileStat>,
     /// What directories have not been told.
-    untold: HashMap<InodeId, UsageChange>,
+    pending: HashMap<InodeId, UsageChange>,
     /// Rows of metadata that may differ from what is stored.
     special: BTreeSet<RowKey>,
     /// The dictionaries in use, by their names.
@@ -78,7 +78,7 @@ impl VarveFs {
             epoch: epoch.into(),
             nameless: BTreeSet::new(),
             written: BTreeMap::new(),
-            untold: HashMap::new(),
+            pending: HashMap::new(),
             special: BTreeSet::new(),
             dictionaries: BTreeMap::new(),
         };
@@ -104,11 +104,11 @@ impl Plain<'_> {
         for dir in marked {
             let Some(inode) = self.inode(dir)? else { continue };
             if let Content::Directory(info) = inode.content
-                && !info.untold.is_zero()
+                && !info.pending.is_zero()
                 && is_seen(&inode)
             {
                 self.special.insert(RowKey::inode(dir));
-                self.tell(info.parent, info.untold)?;
+                self.tell(info.parent, info.pending)?;
             }
         }
         Ok(())
@@ -118,8 +118,8 @@ impl Plain<'_> {
     fn tell(&mut self, dir: InodeId, change: UsageChange) -> FsResult<()> {
         let mut at = dir;
         for _ in 0..DEPTH_MAX {
-            let untold = self.untold.entry(at).or_default();
-            *untold = untold.plus(change);
+            let pending = self.pending.entry(at).or_default();
+            *pending = pending.plus(change);
             self.special.insert(RowKey::inode(at));
             if at == InodeId::ROOT {
                 return Ok(());
@@ -227,7 +227,7 @@ impl Plain<'_> {
 
     /// Whether directories have something to tell.
     pub(super) fn is_settled(&self) -> bool {
-        self.untold.is_empty()
+        self.pending.is_empty()
     }
 
     /// The keys of `space` whose rows may differ in their plain form though they are stored alike.
@@ -310,12 +310,12 @@ impl Plain<'_> {
             Content::Borrowed(_) => Err(cloned()),
             Content::Directory(info) if info.source.is_some() => Err(cloned()),
             Content::Directory(info) => {
-                let told = self.untold.get(&inode.ino).copied().unwrap_or_default();
-                if told.is_zero() && info.untold.is_zero() {
+                let told = self.pending.get(&inode.ino).copied().unwrap_or_default();
+                if told.is_zero() && info.pending.is_zero() {
                     return Ok(None);
                 }
                 let mut info = *info;
-                (info.usage, info.untold) = (info.usage.plus(told), UsageChange::default());
+                (info.usage, info.pending) = (info.usage.plus(told), UsageChange::default());
                 Ok(Some(Inode { content: Content::Directory(info), ..inode.clone() }))
             }
             Content::Object { dirty: true, .. } => {

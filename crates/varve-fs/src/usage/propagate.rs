@@ -1,12 +1,13 @@
-//! Marked directories tell their parents.
+//! Propagation of pending usage from marked directories to their parents.
 //!
-//! One directory at a time, under the locks of both rows, in one batch: the parent is charged with what the
-//! directory has not told, which thereby is told, and the directory's mark ends. The parent may be marked by
-//! that; younger directories, which mostly lie deeper, come first, so that few parents are told twice.
+//! 1. One directory at a time, under the locks of both rows and in one batch: the parent is charged with the pending usage of the
+//!    directory, which has none then, and the directory's mark ends.
+//! 2. The parent may be marked by that. Younger directories, which mostly lie deeper, come first, so that few parents are charged
+//!    twice.
 //!
-//! One that cannot tell, as a transaction has locked it or its row cannot be read, keeps no other from telling. A commit may have
-//! brought any number. Nobody waits for all of these: who finds no room lets about [`MARKS_MAX`] tell, and from then on there is
-//! room for as many again as are left.
+//! A directory that a transaction has locked, or whose row cannot be read, keeps no other from being propagated. A commit may have
+//! brought any number of marks. Nobody waits for all of these: an operation that finds no room propagates about [`MARKS_MAX`], and
+//! from then on there is room for as many again as are left.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -20,41 +21,41 @@ use varve_vfs::{FsError, FsResult};
 use super::{Accounts, MARKS_MAX};
 
 impl Accounts {
-    /// Lets every marked directory tell if any was marked since the last time: so a mount that changes nothing
-    /// writes nothing.
-    pub(crate) fn tell_news(&self) {
+    /// Propagates all pending usage if any directory was marked since the last time. So a mount that changes nothing writes
+    /// nothing.
+    pub(crate) fn propagate_news(&self) {
         if self.marks.take_news() {
-            self.tell_all();
+            self.propagate_all();
         }
     }
 
-    /// Lets every directory tell that is marked now. Failures leave marks, and are logged.
-    pub(crate) fn tell_all(&self) {
-        self.tell_marked(&mut self.telling.lock(), usize::MAX);
+    /// Propagates the pending usage of all directories that are marked now. Failures leave marks, and are logged.
+    pub(crate) fn propagate_all(&self) {
+        self.propagate_marked(&mut self.propagating.lock(), usize::MAX);
     }
 
-    /// Lets some directories tell if more are marked than there is room for.
+    /// Propagates some pending usage if more directories are marked than there is room for.
     pub(crate) fn make_room(&self) {
         if self.marks.count() <= self.room.load(Ordering::Relaxed) {
             return;
         }
-        let mut telling = self.telling.lock();
+        let mut propagating = self.propagating.lock();
         // Somebody else may have done it meanwhile.
         if self.marks.count() > self.room.load(Ordering::Relaxed) {
-            self.tell_marked(&mut telling, self.marks_max);
+            self.propagate_marked(&mut propagating, self.marks_max);
         }
     }
 
-    /// Whether there is little room left, so that somebody should let directories tell before callers wait for it. Says so once until
-    /// they are let.
-    pub(crate) fn should_tell_soon(&self) -> bool {
+    /// Whether there is little room left, so that usage should be propagated before callers wait for it. Says so once until
+    /// that begins.
+    pub(crate) fn should_propagate_soon(&self) -> bool {
         let room = self.room.load(Ordering::Relaxed);
         self.marks.count() > room - room / 4 && !self.asked.swap(true, Ordering::Relaxed)
     }
 
-    /// Lets `max` of the marked directories tell, and those above them; in a view none, as its commit relies on. Who waits for
-    /// `telling` has it in between.
-    fn tell_marked(&self, telling: &mut MutexGuard<'_, ()>, max: usize) {
+    /// Propagates the pending usage of `max` marked directories, and of the directories above them; in a snapshot or transaction of
+    /// none, as its commit relies on. Others that wait for `propagating` have it in between.
+    fn propagate_marked(&self, propagating: &mut MutexGuard<'_, ()>, max: usize) {
         if !self.marks.are_of_main() {
             return;
         }
@@ -65,9 +66,9 @@ impl Accounts {
         while let Some(dir) = left.pop_last() {
             asked += 1;
             if asked.is_multiple_of(MARKS_MAX) {
-                MutexGuard::bump(telling);
+                MutexGuard::bump(propagating);
             }
-            match self.tell(dir) {
+            match self.propagate(dir) {
                 Ok(parent) => left.extend(parent),
                 // A transaction has it locked; the mark stays until another time.
                 Err(FsError::Blocked(_)) => {}
@@ -85,14 +86,14 @@ impl Accounts {
         }
     }
 
-    /// Who is marked now is not asked by each change that comes: not before as many more wait.
+    /// Changes that come do not ask for the directories that are marked now: not before as many more are marked.
     fn set_room(&self) {
         let room = self.marks_max.max(self.marks.count().saturating_mul(2));
         self.room.store(room, Ordering::Relaxed);
     }
 
-    /// Lets `dir` tell its parent; returns the parent if that now has something to tell.
-    fn tell(&self, dir: InodeId) -> FsResult<Option<InodeId>> {
+    /// Propagates the pending usage of `dir` to its parent; returns the parent if that has pending usage now.
+    fn propagate(&self, dir: InodeId) -> FsResult<Option<InodeId>> {
         let Some((_, seen)) = self.directory(dir)? else { return Ok(None) };
         let mut parent = seen.parent;
         loop {
@@ -105,12 +106,12 @@ impl Accounts {
             let mut changes = Changes::new();
             changes.reclaims_space = true;
             changes.standing = Standing::Propagated;
-            changes.charge(parent, info.untold);
-            inode.content = Content::Directory(DirInfo { untold: UsageChange::default(), ..info });
+            changes.charge(parent, info.pending);
+            inode.content = Content::Directory(DirInfo { pending: UsageChange::default(), ..info });
             changes.put_inode(&inode);
             changes.propagated.push(dir);
             self.commit(changes)?;
-            let passes_on = parent != InodeId::ROOT && !info.untold.is_zero();
+            let passes_on = parent != InodeId::ROOT && !info.pending.is_zero();
             return Ok(passes_on.then_some(parent));
         }
     }
