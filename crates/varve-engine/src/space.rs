@@ -5,11 +5,16 @@
 //! 2. The less room there is, the sooner a memtable counts as full ([`SpaceGuard::memtable_bytes_max`]): its log, and the
 //!    table that it becomes, never take more than a part of the room.
 //! 3. Room that the store holds for itself ([`crate::reserve`]) counts as room of the device, up to what is to be left.
-//! 4. The guard asks the operating system and then lets a part of the room found be written before it asks again: a question
+//! 4. Before a write is refused the storage is asked to finish removals ([`SpaceGuard::settle`]): Btrfs counts what removed files took as
+//!    used until it commits, which is up to 30 seconds later.
+//! 5. The guard asks the operating system and then lets a part of the room found be written before it asks again: a question
 //!    for each write would cost more than the write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::files::io_error;
 use crate::options::reserve_bytes;
@@ -31,6 +36,11 @@ const SCARCE_RESERVES: u64 = 2;
 /// Of what was removed from a device of fewer bytes the room is got back although there is more.
 const SMALL_DEVICE_BYTES: u64 = 16 << 30;
 
+/// Storage is asked to finish removals no more often.
+const SETTLE_INTERVAL: Duration = Duration::from_secs(1);
+/// With so many bytes more it is worth trying again.
+const SETTLED_BYTES_MIN: u64 = 64 << 10;
+
 /// See the module's comment.
 #[derive(Debug)]
 pub(crate) struct SpaceGuard {
@@ -40,6 +50,8 @@ pub(crate) struct SpaceGuard {
     unchecked: AtomicI64,
     /// Bytes of a memtable that fit the room at the last look.
     memtable_bytes_max: AtomicU64,
+    /// When storage was asked to finish removals.
+    settled: Mutex<Option<Duration>>,
 }
 
 /// Where a write finds room.
@@ -68,7 +80,8 @@ impl SpaceGuard {
     /// Of the engine that holds `held`.
     pub(crate) fn new(held: Arc<Reserve>, reserve_bytes: u64) -> SpaceGuard {
         let (unchecked, memtable_bytes_max) = (AtomicI64::new(0), AtomicU64::new(u64::MAX / 2));
-        SpaceGuard { reserve_bytes, held, unchecked, memtable_bytes_max }
+        let settled = Mutex::new(None);
+        SpaceGuard { reserve_bytes, held, unchecked, memtable_bytes_max, settled }
     }
 
     fn look(&self) -> StoreResult<Look> {
@@ -116,6 +129,23 @@ impl SpaceGuard {
     /// Bytes of a memtable that fit the room, at the last look.
     pub(crate) fn memtable_bytes_max(&self) -> u64 {
         self.memtable_bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Has the storage finish removals, at most once a second. False if that gives no room.
+    pub(crate) fn settle(&self) -> StoreResult<bool> {
+        let (below, dir) = (self.held.below(), self.held.dir());
+        let now = below.monotonic();
+        let mut settled = self.settled.lock();
+        if settled.is_some_and(|last| now.saturating_sub(last) < SETTLE_INTERVAL) {
+            return Ok(false);
+        }
+        *settled = Some(now);
+        let before = self.look()?.free;
+        if let Err(error) = below.watch(dir).and_then(|watch| below.sync_below(&watch, dir)) {
+            log::warn!("cannot sync {} to get room: {error}", dir.display());
+            return Ok(false);
+        }
+        Ok(self.look()?.free >= before + SETTLED_BYTES_MIN)
     }
 
     /// Whether the device is nearly full.

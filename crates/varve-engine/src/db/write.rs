@@ -188,7 +188,8 @@ impl Inner {
             .with(|read_state| read_state.memtables().map(|memtable| memtable.bytes() as u64).sum())
     }
 
-    /// Gets room on a full device: that of the logs, or of rows that nobody sees. False if there is none to be had.
+    /// Gets room on a full device: that of the logs, of rows that nobody sees, or of removals that the storage has not finished. False
+    /// if there is none to be had.
     pub(crate) fn get_room(&self) -> StoreResult<bool> {
         if self.flush_from(UNFLUSHED_BYTES_FAIR)? {
             return Ok(true);
@@ -200,7 +201,7 @@ impl Inner {
             }
             return Ok(true);
         }
-        self.flush_from(UNFLUSHED_BYTES_MIN)
+        Ok(self.flush_from(UNFLUSHED_BYTES_MIN)? || self.space.settle()?)
     }
 
     fn has_deletions(&self) -> bool {

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use varve_engine::{
     Batch, Db, DbOptions, KeyspaceOptions, Store, StoreDesign, StoreError, StoreResult, ValuePolicy,
 };
-use varve_env::Env;
-use varve_env::sim::{FaultRule, SimEnv, SimOp};
+use varve_env::sim::{FaultRule, RoomRules, SimEnv, SimOp};
+use varve_env::{Env, OpenMode};
 use varve_types::KeyspaceId;
 
 use crate::common::*;
@@ -270,6 +271,31 @@ fn room_that_others_make_is_used_to_get_more() {
         assert_eq!(store.db.reclaim().unwrap(), 0, "{name}");
         store.env.set_capacity(DEVICE_BYTES);
         assert!(store.db.reclaim().unwrap() > 0, "{name}");
+    }
+}
+
+/// What was removed from a storage that gives its room back only when it commits was missed by whoever wrote before that.
+#[test]
+fn room_that_storage_gives_back_late_is_waited_for() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let store = Filled::new(design, seed);
+        store.env.set_room_rules(RoomRules { frees_late: true, ..RoomRules::default() });
+        let dir = store_dir().join("beside");
+        let path = dir.join("large");
+        store.env.create_dir(&dir).unwrap();
+        let large = store.env.open(&path, OpenMode::CreateNew).unwrap();
+        large.write_all_at(&vec![1; DEVICE_BYTES as usize / 2], 0).unwrap();
+        large.sync_all().unwrap();
+        drop(large);
+        store.env.sync_dir(&store_dir()).unwrap();
+        store.env.sync_dir(&dir).unwrap();
+        let first = store.fill(0);
+        store.env.remove_file(&path).unwrap();
+        // A search in vain is not repeated at once.
+        store.env.sleep(Duration::from_secs(2));
+        let more = store.fill(1);
+        let fits = DEVICE_BYTES / 2 / VALUE_BYTES as u64;
+        assert!(more > fits / 2, "{name}: {first} rows, then {more} of {fits}");
     }
 }
 
