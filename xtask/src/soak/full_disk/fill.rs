@@ -45,11 +45,13 @@ impl Fill {
 const REFUSALS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(700);
 const PIECE_BYTES: usize = 64 << 10;
+/// Bytes that others write between two syncs.
+const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
 /// Files of one directory.
 const FILES_PER_DIR: u64 = 500;
 
 /// Whether an error says that there is no room.
-fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_full(error: &io::Error) -> bool {
     let number = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(number, Some(Errno::NOSPC | Errno::DQUOT))
 }
@@ -138,7 +140,14 @@ pub(super) fn fill_beside(
 ) -> io::Result<()> {
     let mut file = File::create(path)?;
     let piece = vec![0x5a; 1 << 20];
-    while available()? > left + piece.len() as u64 {
+    loop {
+        // Btrfs counts what was written once it commits.
+        if available()? < left + UNSYNCED_BYTES_MAX {
+            rustix::fs::syncfs(&file)?;
+        }
+        if available()? <= left + piece.len() as u64 {
+            break;
+        }
         match file.write_all(&piece) {
             Err(error) if is_full(&error) => break,
             written => written?,

@@ -59,11 +59,15 @@ struct Case {
 }
 
 impl Case {
-    fn of(seed: u64, kinds: &[Kind]) -> Case {
+    /// Four seeds one after the other take all file systems; of eight such fours two have larger devices.
+    fn of(seed: u64) -> Case {
         let mut random = Random::new(seed + 1);
-        let kind = kinds[(seed % kinds.len() as u64) as usize];
-        let mib = match seed % 16 {
-            15 => 1024 + random.below(1024),
+        let kinds = Kind::ALL.len() as u64;
+        let kind = Kind::ALL[(seed % kinds) as usize];
+        let mib = match seed / kinds % 8 {
+            5 => 1024 + random.below(1024),
+            // Not of memory.
+            7 if kind != Kind::Tmpfs => 2048 + random.below(8192),
             _ => kind.least_mib() + random.below(100),
         };
         Case {
@@ -116,9 +120,8 @@ pub(super) fn run(task: &Task) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return Err("it takes root to mount file systems\nhint: run it as root".into());
     }
-    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kind.is_there()).collect();
     let begin = Instant::now();
-    let (mut cases, mut failed) = (0, 0);
+    let (mut cases, mut failed, mut left_out) = (0, 0, 0);
     println!("  seed  storage           fill          beside                end          outcome");
     for seed in task.how.seed.. {
         let is_over = match task.rounds {
@@ -129,7 +132,12 @@ pub(super) fn run(task: &Task) -> Outcome {
             break;
         }
         cases += 1;
-        let case = Case::of(seed, &kinds);
+        let case = Case::of(seed);
+        if !case.kind.is_there() {
+            left_out += 1;
+            println!("{}  left out: there is no mkfs.{}", case.told(), case.kind.name());
+            continue;
+        }
         let scratch = Scratch::new(task.how.base.as_deref())?;
         match one(&case, task, &program, &scratch) {
             Ok(Came { files, removed, waited }) => println!(
@@ -143,7 +151,10 @@ pub(super) fn run(task: &Task) -> Outcome {
             }
         }
     }
-    println!("full-disk: {cases} cases in {} s, {failed} wrong", begin.elapsed().as_secs());
+    println!(
+        "full-disk: {cases} cases in {} s, {failed} wrong, {left_out} left out",
+        begin.elapsed().as_secs()
+    );
     match failed {
         0 => Ok(()),
         _ => Err(format!(
@@ -178,7 +189,8 @@ fn on(case: &Case, storage: &Storage, varve: &mut Varve) -> Result<Came, Failure
     let others = storage.dir().join("others");
     if case.has_others {
         let available = || Ok(storage.left().map_err(io::Error::other)?.available_bytes);
-        fill::fill_beside(&others, empty.available_bytes / 3, available)?;
+        fill::fill_beside(&others, empty.available_bytes / 3, available)
+            .map_err(|error| format!("files of others: {error}"))?;
     }
     let spare = storage.dir().join("inodes");
     came.files = fill_up(case, &spare, varve, &mut random)?;
@@ -199,10 +211,8 @@ fn on(case: &Case, storage: &Storage, varve: &mut Varve) -> Result<Came, Failure
         .available_bytes
         .saturating_sub(others_bytes)
         .saturating_sub(empty.total_bytes * MISSING_PERCENT_MAX / 100 + MISSING_BYTES_MAX);
-    came.waited = wait_for_room(storage, wanted)?;
-    if !case.no_inodes {
-        write_again(&root, wanted / 2)?;
-    }
+    let write = || if case.no_inodes { Ok(()) } else { write_again(&root, wanted / 2) };
+    came.waited = wait_for_room(storage, wanted, write)?;
     unmount(varve).map_err(named("the last unmount"))?;
     varve.fsck().map_err(named("the last check"))?;
     Ok(came)
@@ -217,12 +227,16 @@ fn fill_up(
 ) -> Result<u64, Failure> {
     let progress = Progress::default();
     let files = varve.mount_point().join("files");
-    fs::create_dir(&files)?;
+    // Others may have left none.
+    let most = match fs::create_dir(&files) {
+        Err(error) if fill::is_full(&error) => 0,
+        made => made.map(|()| u64::MAX).map_err(|error| format!("a directory: {error}"))?,
+    };
     if case.no_inodes {
         fill::use_inodes_up(spare)?;
     }
     thread::scope(|scope| -> Outcome {
-        let filling = scope.spawn(|| fill::fill(&files, case.fill, random, u64::MAX, &progress));
+        let filling = scope.spawn(|| fill::fill(&files, case.fill, random, most, &progress));
         let begin = Instant::now();
         if let Some(after) = case.kill_after {
             while begin.elapsed() < after && !filling.is_finished() {
@@ -245,19 +259,28 @@ fn fill_up(
     Ok(progress.files.load(Ordering::Relaxed))
 }
 
-/// Waits until `wanted` bytes are available; says how long that took.
-fn wait_for_room(storage: &Storage, wanted: u64) -> Result<Duration, Failure> {
+/// Waits until `wanted` bytes are available and `write` finds room; says how long that took.
+fn wait_for_room(
+    storage: &Storage,
+    wanted: u64,
+    write: impl Fn() -> io::Result<()>,
+) -> Result<Duration, Failure> {
     let begin = Instant::now();
     loop {
         let left = storage.left()?.available_bytes;
-        if left >= wanted {
-            return Ok(begin.elapsed());
+        let missing = wanted.saturating_sub(left) >> 20;
+        let refused = if left >= wanted { write().err() } else { None };
+        match refused {
+            None if left >= wanted => return Ok(begin.elapsed()),
+            Some(error) if !fill::is_full(&error) => return Err(error.into()),
+            Some(error) if begin.elapsed() > ROOM_WAIT_MAX => {
+                return Err(format!("files again: {error}").into());
+            }
+            None if begin.elapsed() > ROOM_WAIT_MAX => {
+                return Err(format!("{missing} MiB of {} have not come back", wanted >> 20).into());
+            }
+            _ => thread::sleep(Duration::from_millis(100)),
         }
-        if begin.elapsed() > ROOM_WAIT_MAX {
-            let missing = (wanted - left) >> 20;
-            return Err(format!("{missing} MiB of {} have not come back", wanted >> 20).into());
-        }
-        thread::sleep(Duration::from_millis(100));
     }
 }
 
@@ -283,15 +306,13 @@ fn hold(varve: &Varve, root: &Path, case: &Case, bytes: u64, random: &mut Random
     Ok(())
 }
 
-/// Half of the room takes files again.
-fn write_again(root: &Path, bytes: u64) -> Outcome {
+/// A large file of `bytes` bytes and a small one are taken again.
+fn write_again(root: &Path, bytes: u64) -> io::Result<()> {
     let large = root.join("again");
     let mut source = io::Read::take(io::repeat(7), bytes);
     let mut file = fs::File::create(&large)?;
-    io::copy(&mut source, &mut file).map_err(|error| format!("a large file again: {error}"))?;
+    io::copy(&mut source, &mut file)?;
     file.sync_all()?;
-    fs::write(root.join("small"), [7; 100])
-        .map_err(|error| format!("a small file again: {error}"))?;
-    fs::remove_file(large)?;
-    Ok(())
+    fs::write(root.join("small"), [7; 100])?;
+    fs::remove_file(large)
 }
