@@ -24,7 +24,7 @@ use varve_session::Session;
 use varve_types::{FileFlags, InodeId, KeyspaceId};
 use varve_vfs::FsError;
 
-use crate::clones::{Ground, Sources};
+use crate::clones::{SourceParts, Sources};
 use crate::data::Unsettled;
 use crate::dictionaries::Dictionaries;
 use crate::dir_rows::DirRows;
@@ -491,7 +491,7 @@ impl VarveFs {
             let (superblock, objects) = (superblock.clone(), Arc::clone(&objects));
             let ids = Arc::clone(&ids);
             let ground =
-                Ground { db, env, dir, options, superblock, objects, ids, keyspaces, random };
+                SourceParts { db, env, dir, options, superblock, objects, ids, keyspaces, random };
             Arc::new(Sources::new(ground))
         });
         if let (Some(db), Some(sources)) = (&db, &sources) {

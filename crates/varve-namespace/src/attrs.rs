@@ -75,7 +75,7 @@ pub fn stored_attr(inode: &Inode) -> Attr {
         }
         Content::Symlink(_) => attr.blocks = 0,
         Content::Object { dirty: false, blocks } => attr.blocks = *blocks,
-        Content::Borrowed(borrowed) => attr.blocks = borrowed.blocks.unwrap_or(attr.blocks),
+        Content::Shared(borrowed) => attr.blocks = borrowed.blocks.unwrap_or(attr.blocks),
         // A hole as well: what was written to it in memory is known late, and a program that takes a file for one hole by this
         // looks no further.
         Content::Object { dirty: true, .. }

@@ -197,8 +197,8 @@ impl Changes {
 
     /// Ends the reference of `inode` to the bytes of another file, if it has one.
     pub fn release_source(&mut self, inode: &Inode) {
-        if let Content::Borrowed(borrowed) = inode.content {
-            self.delete_meta(RowKey::loan(borrowed.source, inode.ino));
+        if let Content::Shared(borrowed) = inode.content {
+            self.delete_meta(RowKey::clone_reference(borrowed.source, inode.ino));
             self.released_sources.push(borrowed.source);
         }
     }

@@ -117,7 +117,7 @@ pub(crate) fn take_name(
         return Ok(());
     }
     let has_more_rows = inode.has_xattrs
-        || matches!(inode.content, Content::Chunks | Content::Object { .. } | Content::Borrowed(_));
+        || matches!(inode.content, Content::Chunks | Content::Object { .. } | Content::Shared(_));
     if host.must_outlive_its_name(inode.ino, has_more_rows)? {
         changes.put_inode(&inode);
         changes.put_pending(inode.ino, Pending::Orphan);
@@ -180,7 +180,7 @@ pub fn delete_content<R: Rows>(
             changes.put_pending(inode.ino, Pending::ObjectDelete);
             Ok(true)
         }
-        Content::Borrowed(_) => {
+        Content::Shared(_) => {
             changes.release_source(inode);
             Ok(false)
         }

@@ -2,16 +2,16 @@
 //!
 //! A clone reads from a *source*: a named state of the store, called by its epoch. A directory whose names are still
 //! those of a directory of the source is *folded*; a file whose bytes are still those of one there *borrows* them. Each has
-//! a loan row, whose key names the source and it:
+//! a reference row, whose key names the source and it:
 //!
 //! ```text
-//! loan row of a file:              | version u8 | 1 |
-//! loan row of a folded directory:  | version u8 | 2 | directory varint | top varint | clone varint |
+//! reference row of a file:              | version u8 | 1 |
+//! reference row of a folded directory:  | version u8 | 2 | directory varint | top varint | clone varint |
 //!                                  | next varint | end varint | after varint | made time |
-//! twin row:                        | version u8 | ino varint | left varint |
+//! remap row:                        | version u8 | ino varint | left varint |
 //! ```
 //!
-//! A file of several names that was cloned has a twin row while some of its names are in directories that are still
+//! A file of several names that was cloned has a remap row while some of its names are in directories that are still
 //! folded, by which they become names of the same file.
 
 use bytes::Bytes;
@@ -45,19 +45,19 @@ pub struct Folded {
     pub made: Timestamp,
 }
 
-/// A loan row.
+/// A reference row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loan {
+pub enum CloneReference {
     /// Of a file, whose content says where its bytes are.
     File,
     /// Of a folded directory.
     Directory(Folded),
 }
 
-impl Loan {
+impl CloneReference {
     /// The row's value.
     pub fn encode(self) -> Vec<u8> {
-        let Loan::Directory(folded) = self else { return vec![ROW_VERSION, FILE] };
+        let CloneReference::Directory(folded) = self else { return vec![ROW_VERSION, FILE] };
         let Folded { dir, top, clone, next, end, after, made } = folded;
         let mut out = Short::<DIRECTORY_ROOM>::new();
         out.put([ROW_VERSION, DIRECTORY]);
@@ -70,11 +70,11 @@ impl Loan {
     }
 
     /// Reads a row's value.
-    pub fn decode(bytes: &Bytes) -> Result<Loan, DecodeError> {
+    pub fn decode(bytes: &Bytes) -> Result<CloneReference, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;
         let loan = match reader.u8()? {
-            FILE => Loan::File,
+            FILE => CloneReference::File,
             DIRECTORY => {
                 let mut id = || reader.varint().map(InodeId::new);
                 let (dir, top, clone) = (id()?, id()?, id()?);
@@ -89,25 +89,25 @@ impl Loan {
                     ),
                 };
                 let made = take_time(&mut reader)?;
-                Loan::Directory(Folded { dir, top, clone, next, end, after, made })
+                CloneReference::Directory(Folded { dir, top, clone, next, end, after, made })
             }
-            _ => return Err(reader.error("an unknown kind of loan")),
+            _ => return Err(reader.error("an unknown kind of clone reference")),
         };
         reader.end()?;
         Ok(loan)
     }
 }
 
-/// A twin row: what a file of several names became in a clone.
+/// A remap row: what a file of several names became in a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Twin {
+pub struct CloneRemap {
     /// The file in the clone.
     pub ino: InodeId,
     /// How many of its names are in directories that are still folded; not 0.
     pub left: u64,
 }
 
-impl Twin {
+impl CloneRemap {
     /// The row's value.
     pub fn encode(self) -> Vec<u8> {
         let mut out = vec![ROW_VERSION];
@@ -117,14 +117,14 @@ impl Twin {
     }
 
     /// Reads a row's value.
-    pub fn decode(bytes: &Bytes) -> Result<Twin, DecodeError> {
+    pub fn decode(bytes: &Bytes) -> Result<CloneRemap, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;
         let (ino, left) = (InodeId::new(reader.varint()?), reader.varint()?);
         if left == 0 {
-            return Err(reader.error("a twin without names to come"));
+            return Err(reader.error("a clone remap without names to come"));
         }
         reader.end()?;
-        Ok(Twin { ino, left })
+        Ok(CloneRemap { ino, left })
     }
 }

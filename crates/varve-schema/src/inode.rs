@@ -129,14 +129,14 @@ pub enum Content {
         blocks: u64,
     },
     /// Still that of another file, as an earlier state of the store has it.
-    Borrowed(Borrowed),
+    Shared(SharedContent),
     /// What a directory knows of its place and its entries.
     Directory(DirInfo),
 }
 
 /// Where the bytes of a cloned file are until somebody writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Borrowed {
+pub struct SharedContent {
     /// The epoch of the state.
     pub source: InodeId,
     /// The file there.
@@ -317,12 +317,14 @@ impl Inode {
         {
             return Err(reader.error("content that does not fit the file type"));
         }
-        if matches!(content, Content::Borrowed(_)) && kind != FileKind::Regular {
+        if matches!(content, Content::Shared(_)) && kind != FileKind::Regular {
             return Err(reader.error("bytes of something that is no file"));
         }
         let stored = matches!(
             content,
-            Content::Inline(_) | Content::Chunks | Content::Borrowed(Borrowed { blocks: None, .. })
+            Content::Inline(_)
+                | Content::Chunks
+                | Content::Shared(SharedContent { blocks: None, .. })
         );
         if stored && size > STORED_FILE_BYTES_MAX {
             return Err(reader.error("a file in the store that is too large for it"));
@@ -350,7 +352,7 @@ impl Inode {
     pub fn source(&self) -> Option<InodeId> {
         match &self.content {
             Content::Directory(info) => info.source,
-            Content::Borrowed(borrowed) => Some(borrowed.source),
+            Content::Shared(borrowed) => Some(borrowed.source),
             _ => None,
         }
     }
@@ -377,8 +379,8 @@ impl Content {
             Content::Object { dirty: true, .. } => 6,
             Content::Directory(DirInfo { source: None, .. }) => 7,
             Content::Directory(_) => 8,
-            Content::Borrowed(Borrowed { blocks: None, .. }) => 9,
-            Content::Borrowed(_) => 10,
+            Content::Shared(SharedContent { blocks: None, .. }) => 9,
+            Content::Shared(_) => 10,
         }
     }
 
@@ -400,7 +402,7 @@ impl Content {
                     out.put_varint(source.get());
                 }
             }
-            Content::Borrowed(Borrowed { source, ino, blocks }) => {
+            Content::Shared(SharedContent { source, ino, blocks }) => {
                 out.put_varint(source.get());
                 out.put_varint(ino.get());
                 if let Some(blocks) = blocks {
@@ -449,7 +451,7 @@ impl Content {
                 let (source, ino) =
                     (InodeId::new(reader.varint()?), InodeId::new(reader.varint()?));
                 let blocks = (tag == 10).then(|| reader.varint()).transpose()?;
-                Content::Borrowed(Borrowed { source, ino, blocks })
+                Content::Shared(SharedContent { source, ino, blocks })
             }
             _ => return Err(reader.error("an unknown kind of content")),
         })

@@ -17,9 +17,9 @@ const MARK: u64 = 3;
 const LIMITS: u64 = 4;
 /// Set in the suffix of extended attributes and of parent pointers, clear in that of data chunks and names.
 const HIGH: u64 = 1 << 63;
-/// Set besides `HIGH` in the suffix of loans and twins, where no hash of a name reaches.
+/// Set besides `HIGH` in the suffix of references and remaps, where no hash of a name reaches.
 const OF_CLONES: u64 = 1 << 62;
-/// Set besides both in that of twins.
+/// Set besides both in that of remaps.
 const TWIN: u64 = 1 << 61;
 /// The bits that are left there for an inode id.
 const ID_BITS: u64 = TWIN - 1;
@@ -72,13 +72,13 @@ impl RowKey {
         RowKey { prefix: ino.get(), suffix: HIGH | hash }
     }
 
-    /// Of the loan of `ino`, below 2^61, from the state of the store whose epoch is `source`.
-    pub const fn loan(source: InodeId, ino: InodeId) -> RowKey {
+    /// Of the reference of `ino`, below 2^61, from the state of the store whose epoch is `source`.
+    pub const fn clone_reference(source: InodeId, ino: InodeId) -> RowKey {
         RowKey { prefix: source.get(), suffix: HIGH | OF_CLONES | (ino.get() & ID_BITS) }
     }
 
     /// Of what the file `old`, below 2^61, has become in the clone that has the id `clone`.
-    pub const fn twin(clone: InodeId, old: InodeId) -> RowKey {
+    pub const fn clone_remap(clone: InodeId, old: InodeId) -> RowKey {
         RowKey { prefix: clone.get(), suffix: HIGH | OF_CLONES | TWIN | (old.get() & ID_BITS) }
     }
 
@@ -127,10 +127,10 @@ impl RowKey {
             (LIMITS, dir) => MetaRow::Limits(InodeId::new(dir)),
             (ino, 0) => MetaRow::Inode(InodeId::new(ino)),
             (source, suffix) if suffix & (HIGH | OF_CLONES | TWIN) == HIGH | OF_CLONES => {
-                MetaRow::Loan(InodeId::new(source), InodeId::new(suffix & ID_BITS))
+                MetaRow::CloneReference(InodeId::new(source), InodeId::new(suffix & ID_BITS))
             }
             (clone, suffix) if suffix & (HIGH | OF_CLONES) == HIGH | OF_CLONES => {
-                MetaRow::Twin(InodeId::new(clone), InodeId::new(suffix & ID_BITS))
+                MetaRow::CloneRemap(InodeId::new(clone), InodeId::new(suffix & ID_BITS))
             }
             (ino, suffix) if suffix & HIGH != 0 => {
                 MetaRow::Parent(InodeId::new(ino), suffix & !HIGH)
@@ -185,9 +185,9 @@ pub enum MetaRow {
     /// Names of an inode that has or had several, with their hash.
     Parent(InodeId, u64),
     /// What an inode still reads from a state of the store, given by its epoch.
-    Loan(InodeId, InodeId),
+    CloneReference(InodeId, InodeId),
     /// What a file of several names has become in a clone.
-    Twin(InodeId, InodeId),
+    CloneRemap(InodeId, InodeId),
     /// Names in a directory.
     Entry(InodeId, EntrySuffix),
     /// Nothing that this version writes.
@@ -284,8 +284,11 @@ mod tests {
         assert_eq!(RowKey::parent(ino, 9).meta_kind(), MetaRow::Parent(ino, 9));
         let (wide, hash) = (InodeId::new((1 << 61) - 1), (1 << EntrySuffix::HASH_BITS_MAX) - 1);
         assert_eq!(RowKey::parent(wide, hash).meta_kind(), MetaRow::Parent(wide, hash));
-        assert_eq!(RowKey::loan(ino, wide).meta_kind(), MetaRow::Loan(ino, wide));
-        assert_eq!(RowKey::twin(ino, wide).meta_kind(), MetaRow::Twin(ino, wide));
+        assert_eq!(
+            RowKey::clone_reference(ino, wide).meta_kind(),
+            MetaRow::CloneReference(ino, wide)
+        );
+        assert_eq!(RowKey::clone_remap(ino, wide).meta_kind(), MetaRow::CloneRemap(ino, wide));
         assert_eq!(RowKey::chunk(ino, 3).data_kind(), DataRow::Chunk(ino, 3));
         assert_eq!(RowKey::xattr(ino, 3).data_kind(), DataRow::Xattr(ino));
     }

@@ -15,8 +15,8 @@
 //! | [`META`] | (3, slot) | [`Mark`]: a directory whose parent may not know all of its usage |
 //! | [`META`] | (4, directory id) | [`Limits`] on what lies below |
 //! | [`META`] | (inode id, 2^63 + hash of a name) | [`ParentRow`]: where names of a file that has or had several are |
-//! | [`META`] | (epoch of a state, 2^63 + 2^62 + inode id) | [`Loan`]: what an inode still reads from that state |
-//! | [`META`] | (clone, 2^63 + 2^62 + 2^61 + inode id) | [`Twin`]: what a file of several names became in the clone |
+//! | [`META`] | (epoch of a state, 2^63 + 2^62 + inode id) | [`CloneReference`]: what an inode still reads from that state |
+//! | [`META`] | (clone, 2^63 + 2^62 + 2^61 + inode id) | [`CloneRemap`]: what a file of several names became in the clone |
 //! | [`DATA`] | (inode id, chunk index) | up to [`CHUNK_BYTES`] of a small file; absent means a hole; one byte more than that, all zero: [lost](lost_chunk) |
 //! | [`DATA`] | (inode id, 2^63 + hash of name) | [`XattrRow`]: the extended attributes that share the hash; access control lists among them ([`acl`]) |
 //! | `lookups` | | [`LookupsRow`]: where an inode is that the front end has looked up |
@@ -49,14 +49,15 @@ mod store_id;
 mod usage;
 mod xattr;
 
-pub use clone::{Folded, Loan, Twin};
+pub use clone::{CloneReference, CloneRemap, Folded};
 pub use codec::{DecodeError, Reader, put_varint};
 pub use dictionary::{DICTIONARIES, DICTIONARIES_MAX, DictionaryRow};
 pub use entry::{Body, EntryRow, Inlined, Listed, NAMES_PER_ROW_MAX, Named};
 pub use handover::{Handover, KnownInode, OpenHandle};
 pub use hash::NameHasher;
 pub use inode::{
-    Borrowed, Content, DirInfo, FileKind, Home, Inode, Times, decode_inode_row, encode_inode_row,
+    Content, DirInfo, FileKind, Home, Inode, SharedContent, Times, decode_inode_row,
+    encode_inode_row,
 };
 pub use key::{EntrySuffix, RowKey};
 pub use location::{InodeLocation, LookupsRow};

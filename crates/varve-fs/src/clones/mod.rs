@@ -7,20 +7,20 @@
 //!    how large they are.
 //! 2. Whoever comes by a folded directory unfolds it first ([`unfold`], [`names`]): its names are copied, directories among
 //!    them as folded ones. Whoever writes to a file that borrows its bytes makes them its own first ([`borrowed`]).
-//! 3. What is folded or borrows has a loan row. A source whose last loan is returned goes ([`VarveFs::drop_returned_sources`]).
+//! 3. What is folded or borrows has a reference row. A source whose last reference is returned goes ([`VarveFs::drop_returned_sources`]).
 //!
 //! A clone is like any other part of the tree: it has the same `st_dev`, can be moved, linked, cloned and limited, and is
 //! in snapshots and transactions, where it is unfolded on its own.
 //!
 //! Invariants, which [`crate::fsck`] checks: a folded directory counts names that it does not have yet; what is folded or
-//! borrows has the loan row, and nothing else has one; the source that it names exists.
+//! borrows has the reference row, and nothing else has one; the source that it names exists.
 //!
 //! Source: lazy copy-on-write of subtrees in Btrfs (`btrfs_copy_root`: only the top is copied, each node below when it is
 //! first changed). Departure: a node is copied when it is first looked at, as an inode needs an id of its own.
 
-mod borrowed;
 mod names;
-mod returned;
+mod released;
+mod shared;
 mod sources;
 mod unfold;
 
@@ -30,7 +30,9 @@ use varve_engine::Direction;
 use varve_namespace::directory::{adjust_dir, dangling, row_full};
 use varve_namespace::flags::check_adds_name;
 use varve_schema::key::MetaRow;
-use varve_schema::{Body, Content, FileKind, Folded, Inode, Loan, META, RowKey, UsageChange};
+use varve_schema::{
+    Body, CloneReference, Content, FileKind, Folded, Inode, META, RowKey, UsageChange,
+};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, FsResult};
 
@@ -40,7 +42,7 @@ use crate::rows::rows_from;
 use crate::views::HIDDEN_NAME;
 use names::Copying;
 use sources::hidden_of;
-pub(crate) use sources::{Ground, Sources, epochs_of};
+pub(crate) use sources::{SourceParts, Sources, epochs_of};
 
 /// Inode ids that are set aside for one clone at most.
 const BELOW_MAX: u64 = 1 << 40;
@@ -176,7 +178,7 @@ impl VarveFs {
         }
     }
 
-    /// Lets go of sources that nothing needs any more, if loans were returned since the last time.
+    /// Lets go of sources that nothing needs any more, if references were returned since the last time.
     pub(crate) fn drop_returned_sources(&self) {
         let Some(sources) = &self.sources else { return };
         if self.views.is_some()
@@ -241,7 +243,7 @@ impl VarveFs {
             sources.returned.note_of_views(epoch);
             return Ok(());
         }
-        // A power cut must not bring the loans back without what they are of.
+        // A power cut must not bring the references back without what they are of.
         self.store.sync().map_err(error::store)?;
         sources.delete(epoch, stored)?;
         self.end_view(epoch);
@@ -257,14 +259,18 @@ impl VarveFs {
 
     /// The first folded directory from `from` on that reads from the state of the epoch `source`.
     fn next_folded(&self, source: InodeId, from: InodeId) -> FsResult<Option<InodeId>> {
-        let loans =
-            self.store.scan(self.meta, rows_from(RowKey::loan(source, from)), Direction::Forward);
+        let loans = self.store.scan(
+            self.meta,
+            rows_from(RowKey::clone_reference(source, from)),
+            Direction::Forward,
+        );
         for loan in loans.map_err(error::store)? {
             let (key, value) = loan.map_err(error::store)?;
             let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let MetaRow::Loan(_, ino) = key.meta_kind() else { continue };
-            let loan = Loan::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
-            if let Loan::Directory(_) = loan {
+            let MetaRow::CloneReference(_, ino) = key.meta_kind() else { continue };
+            let loan = CloneReference::decode(&value)
+                .map_err(|error| error::unreadable(META, key, error))?;
+            if let CloneReference::Directory(_) = loan {
                 return Ok(Some(ino));
             }
         }

@@ -7,7 +7,7 @@
 //!   for each of its names, in their order, and behind that of a subdirectory as many as lie below it. Where the source's
 //!   own accounts were behind, and for files whose counted name is elsewhere, ids are taken anew.
 //! - Names of one file stay names of one file. The first that is copied makes it, with as many links as names lie within
-//!   the clone, and a twin row by which the others find it. It counts where the first name is that was copied.
+//!   the clone, and a remap row by which the others find it. It counts where the first name is that was copied.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 use varve_engine::Direction;
 use varve_namespace::{Changes, Parents};
 use varve_schema::{
-    Body, Borrowed, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Folded, Home, Inode, Loan,
-    META, RowKey, Times, Twin, UsageChange, encode_inode_row,
+    Body, CloneReference, CloneRemap, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Folded,
+    Home, Inode, META, RowKey, SharedContent, Times, UsageChange, encode_inode_row,
 };
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, FsResult};
@@ -67,8 +67,8 @@ impl<'a> Copying<'a> {
             if let Body::Reference { ino, kind } = &named.body
                 && *kind != FileKind::Directory
             {
-                keys.push(RowKey::twin(self.folded.clone, *ino));
-                keys.extend(self.twin(*ino)?.map(|twin| RowKey::inode(twin.ino)));
+                keys.push(RowKey::clone_remap(self.folded.clone, *ino));
+                keys.extend(self.clone_remap(*ino)?.map(|twin| RowKey::inode(twin.ino)));
             }
         }
         Ok(keys)
@@ -121,10 +121,10 @@ impl<'a> Copying<'a> {
         for (old, Linked { inode, left, parents }) in self.linked {
             self.changes.put_inode(&inode);
             parents.stage(&mut self.changes);
-            let key = RowKey::twin(self.folded.clone, old);
+            let key = RowKey::clone_remap(self.folded.clone, old);
             match left {
                 0 => self.changes.delete_meta(key),
-                _ => self.changes.put_meta(key, Twin { ino: inode.ino, left }.encode()),
+                _ => self.changes.put_meta(key, CloneRemap { ino: inode.ino, left }.encode()),
             }
         }
         (self.changes, self.folded)
@@ -160,19 +160,24 @@ impl<'a> Copying<'a> {
         let mut new = self.like(old, ino)?;
         (new.nlink, new.home) = (1, None);
         let borrowed = match &old.content {
-            Content::Chunks => Some(Borrowed { source: self.source, ino: old.ino, blocks: None }),
+            Content::Chunks => {
+                Some(SharedContent { source: self.source, ino: old.ino, blocks: None })
+            }
             Content::Object { .. } => {
                 let attr = self.from.attr(old)?;
                 (new.size, new.times.mtime) = (attr.size, attr.mtime);
                 let blocks = Some(attr.blocks);
-                Some(Borrowed { source: self.source, ino: old.ino, blocks })
+                Some(SharedContent { source: self.source, ino: old.ino, blocks })
             }
-            Content::Borrowed(borrowed) => Some(*borrowed),
+            Content::Shared(borrowed) => Some(*borrowed),
             _ => None,
         };
         if let Some(borrowed) = borrowed {
-            new.content = Content::Borrowed(borrowed);
-            self.changes.put_meta(RowKey::loan(borrowed.source, ino), Loan::File.encode());
+            new.content = Content::Shared(borrowed);
+            self.changes.put_meta(
+                RowKey::clone_reference(borrowed.source, ino),
+                CloneReference::File.encode(),
+            );
         }
         Ok(new)
     }
@@ -193,8 +198,8 @@ impl<'a> Copying<'a> {
         if source.is_some() {
             let (next, end) = self.ids(then.usage.inodes())?;
             let folded = Folded { dir: old.ino, next, end, after: None, ..self.folded };
-            let loan = Loan::Directory(folded).encode();
-            self.changes.put_meta(RowKey::loan(self.source, ino), loan);
+            let loan = CloneReference::Directory(folded).encode();
+            self.changes.put_meta(RowKey::clone_reference(self.source, ino), loan);
         }
         new.content = Content::Directory(info);
         self.changes.put_meta(RowKey::inode(ino), encode_inode_row(&new));
@@ -217,11 +222,11 @@ impl<'a> Copying<'a> {
         Ok(Inode { ino, times: Times { ctime: made, btime: made, ..old.times }, ..old.clone() })
     }
 
-    fn twin(&self, old: InodeId) -> FsResult<Option<Twin>> {
-        let key = RowKey::twin(self.folded.clone, old);
+    fn clone_remap(&self, old: InodeId) -> FsResult<Option<CloneRemap>> {
+        let key = RowKey::clone_remap(self.folded.clone, old);
         let value = self.fs.store.get(self.fs.meta, &key.to_bytes()).map_err(error::store)?;
         let decode =
-            |value| Twin::decode(&value).map_err(|error| error::unreadable(META, key, error));
+            |value| CloneRemap::decode(&value).map_err(|error| error::unreadable(META, key, error));
         value.map(decode).transpose()
     }
 
@@ -243,7 +248,7 @@ impl<'a> Copying<'a> {
         let own = if counted { Some(self.id()?) } else { None };
         let mut linked = match self.linked.remove(&old) {
             Some(linked) => linked,
-            None => match self.twin(old)? {
+            None => match self.clone_remap(old)? {
                 Some(twin) => {
                     let inode = self.fs.inode_row(twin.ino)?.ok_or_else(|| gone(twin.ino))?;
                     Linked { inode, left: twin.left, parents: Parents::new(self.fs, twin.ino) }

@@ -1,7 +1,7 @@
 //! The states of the store that clones read from, and how views are made of states.
 //!
 //! A source is a named snapshot, called by its epoch: one that a user made, or one made for a clone, whose name begins with
-//! a dot and which nobody sees. It stays as long as a loan row anywhere names it: in the main view, in a view that is open,
+//! a dot and which nobody sees. It stays as long as a reference row anywhere names it: in the main view, in a view that is open,
 //! or in another source. When a user deletes a snapshot that is a source it only loses its name.
 //!
 //! What a source or a snapshot itself has not copied is unfolded in a branch over it, which belongs to it and stays as
@@ -22,7 +22,7 @@ use varve_schema::RowKey;
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::returned::Returned;
+use super::released::Released;
 use crate::dictionaries::Dictionaries;
 use crate::error;
 use crate::fs::{Keyspaces, Parts, VarveFs};
@@ -66,7 +66,7 @@ pub(crate) struct Sources {
     /// Batches of unfolding, in any view.
     pub(super) unfoldings: Unfoldings,
     /// Sources that may be needed no more.
-    pub(super) returned: Returned,
+    pub(super) returned: Released,
 }
 
 /// Batches of unfolding that have begun and that have ended, each counted for good: so that whoever reads rows can tell
@@ -88,7 +88,7 @@ impl Unfoldings {
 }
 
 /// What of a file system sources are made of.
-pub(crate) struct Ground {
+pub(crate) struct SourceParts {
     pub(crate) db: Arc<Db>,
     pub(crate) env: Arc<dyn Env>,
     pub(crate) dir: PathBuf,
@@ -103,14 +103,15 @@ pub(crate) struct Ground {
 
 impl Sources {
     /// Those of the store of which this is the main view's.
-    pub(crate) fn new(ground: Ground) -> Sources {
-        let Ground { db, env, dir, options, superblock, objects, ids, keyspaces, random } = ground;
+    pub(crate) fn new(ground: SourceParts) -> Sources {
+        let SourceParts { db, env, dir, options, superblock, objects, ids, keyspaces, random } =
+            ground;
         let main: Arc<dyn Store> = Arc::<Db>::clone(&db);
         let openings = Openings::new(Arc::clone(&env), main, keyspaces.lookups, random);
         let (open, locks) = (Mutex::default(), Mutex::default());
         let (of_views, folded) = (Mutex::default(), Mutex::default());
         let hidden = hidden_of(&db).into_keys().collect();
-        let (unfoldings, returned) = (Unfoldings::default(), Returned::of(hidden));
+        let (unfoldings, returned) = (Unfoldings::default(), Released::of(hidden));
         Sources {
             db,
             env,
@@ -311,12 +312,12 @@ impl Sources {
     }
 
     /// Whether something in `state` reads from the source of the epoch `source`. From the end on, as files are
-    /// often rewritten in the order of their ids: the tombstones of the loans that they returned lie in front.
+    /// often rewritten in the order of their ids: the tombstones of the references that they returned lie in front.
     pub(crate) fn lends(&self, source: InodeId, state: &dyn Store) -> FsResult<bool> {
         let mut loans = state
             .scan(
                 self.keyspaces.meta,
-                rows_from(RowKey::loan(source, InodeId::new(0))),
+                rows_from(RowKey::clone_reference(source, InodeId::new(0))),
                 Direction::Reverse,
             )
             .map_err(error::store)?;
@@ -349,7 +350,7 @@ impl Sources {
     /// the main view's; to look there as it does would lock it, or fail once it has given way.
     fn lends_beside(&self, source: InodeId, branch: &Branch) -> FsResult<bool> {
         let mut lends = false;
-        let range = rows_from(RowKey::loan(source, InodeId::new(0)));
+        let range = rows_from(RowKey::clone_reference(source, InodeId::new(0)));
         let walked = branch.changes_of(self.keyspaces.meta, &range, &mut |_, _, loan| {
             lends |= loan.is_some();
             !lends
@@ -358,7 +359,7 @@ impl Sources {
         Ok(lends)
     }
 
-    /// Notes that a loan of `source` was returned. REQUIRES: that is committed.
+    /// Notes that a reference of `source` was returned. REQUIRES: that is committed.
     pub(crate) fn note_returned(&self, source: InodeId) {
         self.returned.note(source);
     }

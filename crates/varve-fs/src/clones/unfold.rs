@@ -6,7 +6,7 @@
 //!    Where a file has names that the source has not copied either, all of it that was cloned is unfolded there, before
 //!    anything is locked here: nothing else tells how many names lie within the clone.
 //! 3. Rows of names are copied in their order, with new inode ids ([`super::names`]), some at a time: each batch has
-//!    the names, what belongs to them, and in the loan row how far it came. The last one ends the loan.
+//!    the names, what belongs to them, and in the reference row how far it came. The last one ends the reference.
 //!
 //! A name that is there is a name like all others, however far the rest has come. Which ids names get depends on
 //! the source alone, so that all views unfold a directory to the same rows; but a file of several names that is met
@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use varve_engine::{Direction, KeyRange};
 use varve_namespace::Standing;
 use varve_namespace::directory::dir_info_mut;
-use varve_schema::{Body, EntryRow, EntrySuffix, FileKind, Inode, Loan, META, RowKey};
+use varve_schema::{Body, CloneReference, EntryRow, EntrySuffix, FileKind, Inode, META, RowKey};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
@@ -84,13 +84,17 @@ impl VarveFs {
                 return Ok(());
             };
             let sources = self.sources()?;
-            let found = sources.open(source).and_then(|from| Ok((from, self.loan(source, dir)?)));
+            let found = sources
+                .open(source)
+                .and_then(|from| Ok((from, self.clone_reference(source, dir)?)));
             let (from, folded) = match found {
-                Ok((from, Some(Loan::Directory(folded)))) => (from, folded),
+                Ok((from, Some(CloneReference::Directory(folded)))) => (from, folded),
                 _ if self.is_unfolded_from(dir, source)? => continue,
                 found => {
                     found?;
-                    let told = format!("folded directory {dir} has no loan; run `varve fsck`");
+                    let told = format!(
+                        "folded directory {dir} has no reference to its source; run `varve fsck`"
+                    );
                     return Err(FsError::Storage(told));
                 }
             };
@@ -136,12 +140,17 @@ impl VarveFs {
         Ok(folded)
     }
 
-    /// A loan row.
-    pub(crate) fn loan(&self, source: InodeId, ino: InodeId) -> FsResult<Option<Loan>> {
-        let key = RowKey::loan(source, ino);
+    /// A reference row.
+    pub(crate) fn clone_reference(
+        &self,
+        source: InodeId,
+        ino: InodeId,
+    ) -> FsResult<Option<CloneReference>> {
+        let key = RowKey::clone_reference(source, ino);
         let value = self.store.get(self.meta, &key.to_bytes()).map_err(error::store)?;
-        let decode =
-            |value| Loan::decode(&value).map_err(|error| error::unreadable(META, key, error));
+        let decode = |value| {
+            CloneReference::decode(&value).map_err(|error| error::unreadable(META, key, error))
+        };
         value.map(decode).transpose()
     }
 
@@ -159,7 +168,7 @@ impl VarveFs {
             Some(row) if row.source() == Some(source) => row,
             _ => return Ok(Step::More),
         };
-        let Some(Loan::Directory(folded)) = self.loan(source, dir)? else {
+        let Some(CloneReference::Directory(folded)) = self.clone_reference(source, dir)? else {
             return Ok(Step::More);
         };
         let mut copying = Copying::new(self, from, source, folded);
@@ -193,9 +202,12 @@ impl VarveFs {
         changes.standing = Standing::Happened;
         if done {
             dir_info_mut(&mut row)?.source = None;
-            changes.delete_meta(RowKey::loan(source, dir));
+            changes.delete_meta(RowKey::clone_reference(source, dir));
         } else {
-            changes.put_meta(RowKey::loan(source, dir), Loan::Directory(folded).encode());
+            changes.put_meta(
+                RowKey::clone_reference(source, dir),
+                CloneReference::Directory(folded).encode(),
+            );
         }
         changes.put_inode(&row);
         self.commit(changes)?;
@@ -209,7 +221,7 @@ impl VarveFs {
         copying: &Copying<'_>,
         names: &EntryRow,
     ) -> FsResult<Option<SmallVec<[RowKey; 4]>>> {
-        // What a twin row says is known for sure once it is locked.
+        // What a remap row says is known for sure once it is locked.
         for _ in 0..2 {
             let needed = copying.needed(names)?;
             if !needed.iter().all(|key| self.locks.try_extend(guards, *key)) {

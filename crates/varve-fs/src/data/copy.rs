@@ -44,7 +44,7 @@ impl VarveFs {
         self.check_writes(&self.read_inode(to.ino)?, target.flags, At::Offset(to.offset))?;
         let is_whole = len == size && from.offset == 0 && to.offset == 0;
         if is_whole
-            && matches!(inode.content, Content::Borrowed(_))
+            && matches!(inode.content, Content::Shared(_))
             && self.lend_on(from.ino, to.ino, size)?
         {
             self.touch_atime(&inode);

@@ -64,7 +64,7 @@ impl VarveFs {
                     }
                 }
             }
-            Content::Borrowed(borrowed) => {
+            Content::Shared(borrowed) => {
                 self.copy_lent(&held.inode, *borrowed, object.as_ref())?;
                 len = held.inode.size;
             }

@@ -87,12 +87,12 @@ impl VarveFs {
         loop {
             let mut inode = self.read_inode(ino)?;
             let bytes = match inode.content {
-                Content::Borrowed(_) => self.read_borrowed(&inode, offset, len)?,
+                Content::Shared(_) => self.read_borrowed(&inode, offset, len)?,
                 Content::Chunks => {
                     let held = self.hold(ino)?;
                     inode = held.inode.clone();
                     match inode.content {
-                        Content::Borrowed(_) | Content::Object { .. } => None,
+                        Content::Shared(_) | Content::Object { .. } => None,
                         _ => {
                             let bytes = self.read_small(&inode, offset, len)?;
                             let dir = held.counted_in().filter(|_| offset == 0);
@@ -211,7 +211,7 @@ impl VarveFs {
             changed(&mut held.inode, now);
             return Ok(());
         }
-        if size == 0 && matches!(held.inode.content, Content::Borrowed(_)) {
+        if size == 0 && matches!(held.inode.content, Content::Shared(_)) {
             changes.release_source(&held.inode);
             held.inode.content = Content::None;
         }

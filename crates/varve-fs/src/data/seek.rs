@@ -32,7 +32,7 @@ impl VarveFs {
         loop {
             if !file.node.has_object() {
                 let held = self.hold(ino)?;
-                if let Content::Borrowed(borrowed) = held.inode.content {
+                if let Content::Shared(borrowed) = held.inode.content {
                     return self.seek_borrowed(&held.inode, borrowed, offset, what);
                 }
                 if !held.inode.content.is_object() {

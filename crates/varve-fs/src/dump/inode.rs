@@ -1,8 +1,8 @@
 //! An inode as a line, and back.
 
 use varve_schema::{
-    Borrowed, Content, DirInfo, FileKind, Home, INLINE_BYTES_MAX, Inode, NameHasher,
-    STORED_FILE_BYTES_MAX, Times, Usage,
+    Content, DirInfo, FileKind, Home, INLINE_BYTES_MAX, Inode, NameHasher, STORED_FILE_BYTES_MAX,
+    SharedContent, Times, Usage,
 };
 use varve_types::limits::{FILE_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{InodeId, Timestamp};
@@ -43,8 +43,8 @@ pub(super) fn line_of(inode: &Inode, parent: InodeId) -> InodeLine {
         Content::Symlink(target) => line.target = Some(Text(target.to_vec())),
         Content::Chunks => line.stored = Some(Stored::Rows),
         Content::Object { .. } => line.stored = Some(Stored::File),
-        Content::Borrowed(Borrowed { blocks: None, .. }) => line.stored = Some(Stored::Rows),
-        Content::Borrowed(_) => line.stored = Some(Stored::File),
+        Content::Shared(SharedContent { blocks: None, .. }) => line.stored = Some(Stored::Rows),
+        Content::Shared(_) => line.stored = Some(Stored::File),
         Content::Directory(info) => {
             line.dir = Some(Box::new(DirLine {
                 entries: info.entries,

@@ -18,8 +18,8 @@ use varve_engine::{Direction, KeyRange, StoreError, StoreResult, StoreSnapshot};
 use varve_env::{Env, OpenMode};
 use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
-    Body, Borrowed, CHUNK_BYTES, Content, DATA, DecodeError, DictionaryRow, EntryRow, FileKind,
-    Inode, Limits, META, ParentRow, Pending, Reader, RowKey, XattrRow, decode_inode_row,
+    Body, CHUNK_BYTES, Content, DATA, DecodeError, DictionaryRow, EntryRow, FileKind, Inode,
+    Limits, META, ParentRow, Pending, Reader, RowKey, SharedContent, XattrRow, decode_inode_row,
     is_lost_chunk, put_varint,
 };
 use varve_types::{InodeId, KeyspaceId};
@@ -182,7 +182,7 @@ impl Dump<'_> {
         let unreadable = |cause| error::unreadable(META, key, cause);
         match key.meta_kind() {
             // Everything was unfolded, and what borrows its bytes has a line like all others.
-            MetaRow::Loan(..) => Ok(()),
+            MetaRow::CloneReference(..) => Ok(()),
             MetaRow::Bookkeeping | MetaRow::Mark(_) | MetaRow::Parent(..) => Ok(()),
             MetaRow::Pending(_) => match Pending::decode(value).map_err(unreadable)? {
                 // Its file could not be removed yet; nothing of the tree leads to it.
@@ -197,7 +197,7 @@ impl Dump<'_> {
                 let inode = decode_inode_row(value).map_err(unreadable)?;
                 self.own_row(&inode)
             }
-            MetaRow::Entry(..) | MetaRow::Twin(..) | MetaRow::Unknown => Err(unsound()),
+            MetaRow::Entry(..) | MetaRow::CloneRemap(..) | MetaRow::Unknown => Err(unsound()),
         }
     }
 
@@ -275,7 +275,7 @@ impl Dump<'_> {
         }
         match inode.content {
             Content::Chunks => self.chunks(inode.ino),
-            Content::Borrowed(borrowed) => self.lent(inode, borrowed),
+            Content::Shared(borrowed) => self.lent(inode, borrowed),
             Content::Object { dirty: true, .. } => Err(unsound()),
             Content::Object { .. } => self.object(inode),
             _ => Ok(()),
@@ -338,7 +338,7 @@ impl Dump<'_> {
     }
 
     /// The bytes of a file that are with another.
-    fn lent(&mut self, inode: &Inode, borrowed: Borrowed) -> FsResult<()> {
+    fn lent(&mut self, inode: &Inode, borrowed: SharedContent) -> FsResult<()> {
         let from = self.fs.sources()?.open(borrowed.source)?;
         if borrowed.blocks.is_some() {
             let object = from.objects.open(borrowed.ino, OpenMode::Read)?;

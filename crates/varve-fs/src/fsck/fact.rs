@@ -43,7 +43,7 @@ impl ContentKind {
             | Content::Inline(_)
             | Content::Symlink(_)
             | Content::Directory(_)
-            | Content::Borrowed(_) => ContentKind::Inode,
+            | Content::Shared(_) => ContentKind::Inode,
             Content::Chunks => ContentKind::Chunks,
             Content::Object { dirty: false, .. } => ContentKind::Object,
             Content::Object { dirty: true, .. } => ContentKind::DirtyObject,
@@ -125,10 +125,10 @@ pub(crate) enum What {
     Mark(u64),
     /// There are limits on it.
     Limits,
-    /// It has a loan from this source, perhaps for its names.
-    Loan { source: u64, folded: bool },
+    /// It has a reference to this source, perhaps for its names.
+    CloneReference { source: u64, folded: bool },
     /// Names of it in this clone are yet to come.
-    Twin { clone: u64, old: u64, left: u64 },
+    CloneRemap { clone: u64, old: u64, left: u64 },
     /// An entry refers to it.
     Name { spot: Spot, kind: FileKind, pointed: Pointed },
     /// A parent pointer of it.
@@ -152,8 +152,8 @@ impl What {
             What::Limits => 5,
             What::Name { .. } => 6,
             What::Pointer(_) => 7,
-            What::Loan { .. } => 8,
-            What::Twin { .. } => 9,
+            What::CloneReference { .. } => 8,
+            What::CloneRemap { .. } => 9,
         }
     }
 
@@ -166,8 +166,8 @@ impl What {
             | What::Pending(_)
             | What::Mark(_)
             | What::Limits
-            | What::Loan { .. }
-            | What::Twin { .. } => (self.tag(), None, 0, None),
+            | What::CloneReference { .. }
+            | What::CloneRemap { .. } => (self.tag(), None, 0, None),
         }
     }
 }
@@ -283,11 +283,11 @@ impl Record for Fact {
                 put_pointed(out, pointed);
             }
             What::Pointer(pointed) => put_pointed(out, pointed),
-            What::Loan { source, folded } => {
+            What::CloneReference { source, folded } => {
                 put_varint(out, *source);
                 out.push(u8::from(*folded));
             }
-            What::Twin { clone, old, left } => {
+            What::CloneRemap { clone, old, left } => {
                 [clone, old, left].into_iter().for_each(|number| put_varint(out, *number));
             }
         }
@@ -309,10 +309,10 @@ impl Record for Fact {
                 What::Name { spot, kind, pointed: take_pointed(reader)? }
             }
             7 => What::Pointer(take_pointed(reader)?),
-            8 => What::Loan { source: reader.varint()?, folded: reader.u8()? != 0 },
+            8 => What::CloneReference { source: reader.varint()?, folded: reader.u8()? != 0 },
             9 => {
                 let (clone, old) = (reader.varint()?, reader.varint()?);
-                What::Twin { clone, old, left: reader.varint()? }
+                What::CloneRemap { clone, old, left: reader.varint()? }
             }
             _ => return Err(reader.error("an unknown fact")),
         };
@@ -351,8 +351,8 @@ mod tests {
             What::Limits,
             What::Name { spot, kind: FileKind::Directory, pointed },
             What::Pointer(pointed),
-            What::Loan { source: 77, folded: true },
-            What::Twin { clone: 70, old: 71, left: 1 },
+            What::CloneReference { source: 77, folded: true },
+            What::CloneRemap { clone: 70, old: 71, left: 1 },
         ];
         for (i, what) in whats.into_iter().enumerate() {
             let fact = Fact { ino, what };

@@ -192,11 +192,11 @@ pub enum Finding {
     /// An object of an inode whose content is elsewhere.
     #[error("inode {ino} does not claim its object file; it only takes room")]
     UnclaimedObject { ino: u64 },
-    /// A loan of an inode that borrows nothing from that source.
-    #[error("inode {ino} has a loan from state {state} of the store that it does not use")]
+    /// A reference of an inode that shares nothing with that source.
+    #[error("inode {ino} has a reference to state {state} of the store that it does not use")]
     StrayLoan { ino: u64, state: u64 },
-    /// A folded directory or a file that borrows its bytes, without its loan row.
-    #[error("inode {ino} reads from state {state} of the store and has no loan for that")]
+    /// A folded directory or a file that shares its bytes, without its reference row.
+    #[error("inode {ino} reads from state {state} of the store and has no reference for that")]
     MissingLoan { ino: u64, state: u64 },
     /// A folded directory or a file that borrows its bytes from a state of the store that is gone.
     #[error("inode {ino} reads from state {state} of the store, which is gone")]

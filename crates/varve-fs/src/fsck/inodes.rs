@@ -228,7 +228,7 @@ impl Check<'_> {
                 let key = Bytes::copy_from_slice(&RowKey::limits(known.ino).to_bytes());
                 self.found(Finding::LimitsWithoutDirectory { dir: ino }, At::Row(key))?;
             }
-            What::Loan { .. } | What::Twin { .. } => known.lent.note(what),
+            What::CloneReference { .. } | What::CloneRemap { .. } => known.lent.note(what),
             What::Pointer(pointed) => self.compare_pointer(known, pointed, None)?,
             What::Name { spot, kind, pointed } => {
                 known.names += 1;

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use varve_engine::{Direction, KeyRange};
 use varve_schema::key::{ID_MARK, MetaRow, RECEIVED, STORE_ID};
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, FileKind, Inode, Limits, Loan, META, Mark, Named, ParentRow,
-    Pending, Reader, RowKey, StoreId, Twin, UsageChange, decode_inode_row,
+    Body, CloneReference, CloneRemap, Content, DirInfo, EntryRow, FileKind, Inode, Limits, META,
+    Mark, Named, ParentRow, Pending, Reader, RowKey, StoreId, UsageChange, decode_inode_row,
 };
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{FileName, InodeId};
@@ -97,13 +97,15 @@ impl Check<'_> {
                 Ok(row) => self.pointers(ino, hash, bytes, &row),
                 Err(error) => self.unreadable(META, bytes, &error),
             },
-            MetaRow::Loan(source, ino) => match Loan::decode(value) {
-                Ok(loan) => self.facts.push(Fact { ino, what: What::loan(source, loan) }),
+            MetaRow::CloneReference(source, ino) => match CloneReference::decode(value) {
+                Ok(loan) => {
+                    self.facts.push(Fact { ino, what: What::clone_reference(source, loan) })
+                }
                 Err(error) => self.unreadable(META, bytes, &error),
             },
-            MetaRow::Twin(clone, old) => match Twin::decode(value) {
-                Ok(Twin { ino, left }) => {
-                    let what = What::Twin { clone: clone.get(), old: old.get(), left };
+            MetaRow::CloneRemap(clone, old) => match CloneRemap::decode(value) {
+                Ok(CloneRemap { ino, left }) => {
+                    let what = What::CloneRemap { clone: clone.get(), old: old.get(), left };
                     self.facts.push(Fact { ino, what })
                 }
                 Err(error) => self.unreadable(META, bytes, &error),

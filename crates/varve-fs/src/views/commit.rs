@@ -50,8 +50,8 @@
 //!   inode                                  all that the commit brings ([`super::merge`])
 //! pairs have their dictionary              looked for before the commit, which no dictionary comes or goes during
 //!                                          ([`super::pairs`])
-//! clones have their source, loans their    a source stays while any state of the store has a loan from it; what both have
-//!   inode                                  unfolded is merged ([`super::merge`])
+//! clones have their source, references     a source stays while any state of the store has a reference to it; what both have
+//!   their inode                            unfolded is merged ([`super::merge`])
 //! large files have their objects           checked before they are put in place ([`checks`])
 //! ```
 //!

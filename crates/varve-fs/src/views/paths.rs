@@ -146,8 +146,8 @@ impl VarveFs {
             | MetaRow::Pending(ino)
             | MetaRow::Limits(ino)
             | MetaRow::Parent(ino, _)
-            | MetaRow::Loan(_, ino)
-            | MetaRow::Twin(_, ino) => Some(ino),
+            | MetaRow::CloneReference(_, ino)
+            | MetaRow::CloneRemap(_, ino) => Some(ino),
             MetaRow::Entry(..) | MetaRow::Bookkeeping | MetaRow::Mark(_) | MetaRow::Unknown => None,
         }
     }

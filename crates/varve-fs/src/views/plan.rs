@@ -175,7 +175,9 @@ impl VarveFs {
                 _ => {}
             },
             MetaRow::Limits(dir) if ours.is_some() && dir < txn.epoch => plan.limited.push(dir),
-            MetaRow::Loan(source, _) if ours.is_none() => drop(plan.returned.insert(source)),
+            MetaRow::CloneReference(source, _) if ours.is_none() => {
+                plan.returned.insert(source);
+            }
             MetaRow::Mark(_) => plan.marks.extend(ours.map(|value| (key, value))),
             _ => {}
         }

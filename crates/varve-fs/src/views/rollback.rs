@@ -25,7 +25,8 @@ use bytes::Bytes;
 use varve_engine::{Batch, Branch, Direction, KeyRange, SnapshotStore, Store};
 use varve_schema::key::MetaRow;
 use varve_schema::{
-    Body, Content, DictionaryRow, EntryRow, Inode, Loan, META, Pending, RowKey, decode_inode_row,
+    Body, CloneReference, Content, DictionaryRow, EntryRow, Inode, META, Pending, RowKey,
+    decode_inode_row,
 };
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -311,12 +312,15 @@ impl<'a> Undo<'a> {
                     note_object(&mut self.objects_then, &Body::Inline(inode));
                 }
             }
-            MetaRow::Loan(_, ino) => {
-                let loan = then.as_ref().map(Loan::decode).transpose();
+            MetaRow::CloneReference(_, ino) => {
+                let loan = then.as_ref().map(CloneReference::decode).transpose();
                 let loan = loan.map_err(|error| error::unreadable(META, key, error))?;
                 loan.into_iter().for_each(|loan| self.folded.add(ino, loan));
             }
-            MetaRow::Limits(_) | MetaRow::Parent(..) | MetaRow::Twin(..) | MetaRow::Unknown => {}
+            MetaRow::Limits(_)
+            | MetaRow::Parent(..)
+            | MetaRow::CloneRemap(..)
+            | MetaRow::Unknown => {}
         }
         self.put(self.fs.meta, &key.to_bytes(), then)
     }

@@ -12,7 +12,7 @@ use varve_fs::{
     ViewName, format,
 };
 use varve_schema::key::MetaRow;
-use varve_schema::{Loan, RowKey};
+use varve_schema::{CloneReference, RowKey};
 use varve_testkit::crash::{ScriptOptions, Subject};
 use varve_testkit::fsops::{Lockstep, Times, Universe, tree as whole_tree};
 use varve_types::InodeId;
@@ -504,11 +504,12 @@ fn loans_that_are_lost_or_of_nothing_are_found_and_mended() {
     let (env, c) = cloned();
     assert_eq!(check(&env).findings, []);
     let rows = Rows::open(&env);
-    let stray = RowKey::loan(InodeId::new(900_000), InodeId::new(900_001));
-    rows.put(rows.meta, stray, Loan::File.encode());
+    let stray = RowKey::clone_reference(InodeId::new(900_000), InodeId::new(900_001));
+    rows.put(rows.meta, stray, CloneReference::File.encode());
     let info = rows.all(rows.meta).into_iter().find_map(|(key, value)| {
         let key = RowKey::from_bytes(&key)?;
-        matches!(key.meta_kind(), MetaRow::Loan(_, ino) if ino == c).then_some((key, value))
+        matches!(key.meta_kind(), MetaRow::CloneReference(_, ino) if ino == c)
+            .then_some((key, value))
     });
     let (loan, _) = info.unwrap();
     rows.delete(rows.meta, loan);

@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use varve_schema::key::MetaRow;
 use varve_schema::{
-    Body, Content, DecodeError, DirInfo, EntryRow, FileKind, Inode, Loan, UsageChange,
+    Body, CloneReference, Content, DecodeError, DirInfo, EntryRow, FileKind, Inode, UsageChange,
     decode_inode_row, encode_inode_row,
 };
 use varve_types::InodeId;
@@ -96,9 +96,9 @@ impl Sides<'_> {
 pub(super) fn merge(clash: &Clash<'_>, sides: &Sides<'_>) -> Option<Merged> {
     let Clash { meta, base, theirs, ours } = *clash;
     let merged = match (meta?, base, theirs, ours) {
-        (MetaRow::Loan(..), _, Some(theirs), Some(ours)) => further(theirs, ours),
+        (MetaRow::CloneReference(..), _, Some(theirs), Some(ours)) => further(theirs, ours),
         // Returned by either, nobody needs it.
-        (MetaRow::Loan(..), ..) => Ok(Some(Merged::Deleted)),
+        (MetaRow::CloneReference(..), ..) => Ok(Some(Merged::Deleted)),
         (MetaRow::Entry(..) | MetaRow::Inode(_), None, Some(theirs), Some(ours))
             if theirs == ours =>
         {
@@ -127,9 +127,9 @@ type Decided = Result<Option<Merged>, DecodeError>;
 /// Of two loans of one directory the one that is less to come.
 fn further(theirs: &Bytes, ours: &Bytes) -> Decided {
     let after = |row: &Bytes| {
-        Ok(match Loan::decode(row)? {
-            Loan::Directory(folded) => folded.after,
-            Loan::File => None,
+        Ok(match CloneReference::decode(row)? {
+            CloneReference::Directory(folded) => folded.after,
+            CloneReference::File => None,
         })
     };
     let further = if after(theirs)? >= after(ours)? { theirs } else { ours };

@@ -7,8 +7,9 @@ use varve_schema::overlay::{
     OverlayHeader, OverlayRecord, OverlaySlot, RECORD_BYTES, RECORDS_START, SLOT_OFFSETS,
 };
 use varve_schema::{
-    DecodeError, DictionaryRow, EntryRow, Handover, Limits, Listed, Loan, LookupsRow, Mark,
-    ParentRow, Pending, RowKey, StoreId, Twin, XattrRow, decode_inode_row, encode_inode_row,
+    CloneReference, CloneRemap, DecodeError, DictionaryRow, EntryRow, Handover, Limits, Listed,
+    LookupsRow, Mark, ParentRow, Pending, RowKey, StoreId, XattrRow, decode_inode_row,
+    encode_inode_row,
 };
 
 /// Decodes a row and encodes what it found.
@@ -77,13 +78,13 @@ pub(crate) fn dictionary(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
 }
 
 /// What a clone has not copied yet.
-pub(crate) fn loan(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
-    Loan::decode(bytes).map(Loan::encode)
+pub(crate) fn clone_reference(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    CloneReference::decode(bytes).map(CloneReference::encode)
 }
 
 /// What a file of several names became in a clone.
-pub(crate) fn twin(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
-    Twin::decode(bytes).map(Twin::encode)
+pub(crate) fn clone_remap(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    CloneRemap::decode(bytes).map(CloneRemap::encode)
 }
 
 /// Parent pointers.

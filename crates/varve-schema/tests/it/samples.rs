@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    Body, Borrowed, Content, DictionaryRow, DirInfo, EntryRow, EntrySuffix, FileKind, Folded,
-    Handover, Home, Inode, InodeLocation, KnownInode, Limits, Loan, LookupsRow, Mark, OpenHandle,
-    ParentRow, Pending, RowKey, StoreId, Times, Twin, Usage, UsageChange, XattrRow,
-    encode_inode_row,
+    Body, CloneReference, CloneRemap, Content, DictionaryRow, DirInfo, EntryRow, EntrySuffix,
+    FileKind, Folded, Handover, Home, Inode, InodeLocation, KnownInode, Limits, LookupsRow, Mark,
+    OpenHandle, ParentRow, Pending, RowKey, SharedContent, StoreId, Times, Usage, UsageChange,
+    XattrRow, encode_inode_row,
 };
 use varve_types::{FileFlags, InodeId, Timestamp};
 
@@ -104,7 +104,7 @@ fn clones() -> Vec<Sample> {
         info.source = Some(source);
     }
     let borrowed = |size, blocks| {
-        let content = Content::Borrowed(Borrowed { source, ino, blocks });
+        let content = Content::Shared(SharedContent { source, ino, blocks });
         let mut row = EntryRow::default();
         row.insert(b"b", Body::Inline(Inode { size, content, ..file() })).unwrap();
         row.encode()
@@ -123,9 +123,13 @@ fn clones() -> Vec<Sample> {
         sample("inode-folded-directory", encode_inode_row(&folded), exercise::inode),
         sample("entry-borrowed-chunks", borrowed(40_000, None), exercise::entry),
         sample("entry-borrowed-object", borrowed(200_000, Some(400)), exercise::entry),
-        sample("loan-file", Loan::File.encode(), exercise::loan),
-        sample("loan-directory", Loan::Directory(loan).encode(), exercise::loan),
-        sample("twin", Twin { ino, left: 300 }.encode(), exercise::twin),
+        sample("loan-file", CloneReference::File.encode(), exercise::clone_reference),
+        sample(
+            "loan-directory",
+            CloneReference::Directory(loan).encode(),
+            exercise::clone_reference,
+        ),
+        sample("twin", CloneRemap { ino, left: 300 }.encode(), exercise::clone_remap),
     ]
 }
 

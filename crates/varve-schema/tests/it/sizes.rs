@@ -1,7 +1,7 @@
 //! How large rows are, and that slots keep their numbers.
 
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Folded, Home, Inode, Loan,
+    Body, CloneReference, Content, DirInfo, EntryRow, EntrySuffix, FileKind, Folded, Home, Inode,
     NAMES_PER_ROW_MAX, Times, Usage, UsageChange, decode_inode_row, encode_inode_row,
 };
 use varve_types::{FileFlags, InodeId, Timestamp};
@@ -75,6 +75,6 @@ fn the_largest_rows_come_back() {
     }
     let (dir, top, clone, next, end) = (most, most, most, most, most);
     let folded = Folded { dir, top, clone, next, end, after: suffix, made: time(i64::MIN) };
-    let loan = Loan::Directory(folded);
-    assert_eq!(Loan::decode(&loan.encode().into()), Ok(loan));
+    let loan = CloneReference::Directory(folded);
+    assert_eq!(CloneReference::decode(&loan.encode().into()), Ok(loan));
 }

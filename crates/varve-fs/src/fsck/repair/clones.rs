@@ -1,7 +1,7 @@
 //! Mends what clones have not copied yet ([`crate::clones`]).
 
 use varve_namespace::Changes;
-use varve_schema::{Content, Loan, META, RowKey};
+use varve_schema::{CloneReference, Content, META, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -22,17 +22,17 @@ impl Repair<'_> {
         }
     }
 
-    /// A file says itself what it borrows; a directory's loan is lost with its row.
+    /// A file says itself what it shares; a directory's reference is lost with its row.
     fn lend_again(&mut self, ino: u64, source: u64, at: &At) -> FsResult<Option<String>> {
         let (id, from) = (InodeId::new(ino), InodeId::new(source));
         let Some(inode) = Edit::new(self.volume).inode_at(id, at)? else { return Ok(None) };
-        if !matches!(inode.content, Content::Borrowed(_)) {
+        if !matches!(inode.content, Content::Shared(_)) {
             return self.give_up(ino, source, at);
         }
         let mut changes = Changes::new();
-        changes.put_meta(RowKey::loan(from, id), Loan::File.encode());
+        changes.put_meta(RowKey::clone_reference(from, id), CloneReference::File.encode());
         self.commit(changes)?;
-        Ok(Some("it has the loan that its row says".to_owned()))
+        Ok(Some("it has the reference that its row says".to_owned()))
     }
 
     /// What cannot be read from the source any more is lost.
@@ -54,7 +54,7 @@ impl Repair<'_> {
             }
         };
         edit.put_inode_at(inode, at)?;
-        edit.changes.delete_meta(RowKey::loan(from, id));
+        edit.changes.delete_meta(RowKey::clone_reference(from, id));
         edit.commit()?;
         Ok(Some(done.to_owned()))
     }

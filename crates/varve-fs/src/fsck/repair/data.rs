@@ -82,7 +82,7 @@ impl Repair<'_> {
             return Ok(None);
         };
         inode.size = match &inode.content {
-            Content::Object { .. } | Content::Borrowed(_) => FILE_BYTES_MAX,
+            Content::Object { .. } | Content::Shared(_) => FILE_BYTES_MAX,
             _ => 0,
         };
         let done = format!("the size is {} now", inode.size);
@@ -348,7 +348,7 @@ impl Repair<'_> {
                 Content::None => Bytes::new(),
                 Content::Symlink(_)
                 | Content::Directory(_)
-                | Content::Borrowed(_)
+                | Content::Shared(_)
                 | Content::Object { .. } => return Ok(false),
             };
             // What the file has no bytes of is a hole.

@@ -18,7 +18,9 @@ use std::sync::atomic::Ordering;
 
 use varve_engine::{Direction, KeptLocks, KeyRange, StoreSnapshot};
 use varve_namespace::Changes;
-use varve_schema::{Content, Inode, InodeLocation, Loan, Pending, RowKey, encode_inode_row};
+use varve_schema::{
+    CloneReference, Content, Inode, InodeLocation, Pending, RowKey, encode_inode_row,
+};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
@@ -214,7 +216,7 @@ impl VarveFs {
                 rows = Some(scan.map_err(error::store)?.peekable());
             }
             let has_data = rows.as_mut().is_some_and(|rows| rows.peek().is_some());
-            let elsewhere = matches!(inode.content, Content::Object { .. } | Content::Borrowed(_));
+            let elsewhere = matches!(inode.content, Content::Object { .. } | Content::Shared(_));
             let was_orphan = plan.orphans.contains(&ino);
             if !self.session.inodes.mark_orphan(ino, elsewhere || has_data || was_orphan)? {
                 self.session.inodes.detach(Box::new(inode))?;
@@ -223,7 +225,11 @@ impl VarveFs {
             kept.put(self.meta, RowKey::inode(ino).to_bytes(), encode_inode_row(&inode));
             kept.put(self.meta, RowKey::pending(ino).to_bytes(), Pending::Orphan.encode());
             if let Some(source) = inode.source() {
-                kept.put(self.meta, RowKey::loan(source, ino).to_bytes(), Loan::File.encode());
+                kept.put(
+                    self.meta,
+                    RowKey::clone_reference(source, ino).to_bytes(),
+                    CloneReference::File.encode(),
+                );
             }
             if was_orphan {
                 // Brought by the commit, which has made something else of it before it took its last name.

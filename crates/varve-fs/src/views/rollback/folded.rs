@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use varve_engine::{SnapshotStore, Store};
 use varve_schema::key::MetaRow;
-use varve_schema::{EntryRow, InodeLocation, Loan, META, RowKey};
+use varve_schema::{CloneReference, EntryRow, InodeLocation, META, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -27,9 +27,9 @@ pub(super) struct FoldedThen {
 }
 
 impl FoldedThen {
-    /// Adds `dir`, of which `loan` is the loan at the time of the snapshot.
-    pub(super) fn add(&mut self, dir: InodeId, loan: Loan) {
-        if let Loan::Directory(folded) = loan {
+    /// Adds `dir`, of which `reference` is the reference at the time of the snapshot.
+    pub(super) fn add(&mut self, dir: InodeId, loan: CloneReference) {
+        if let CloneReference::Directory(folded) = loan {
             self.dirs.insert(dir);
             if folded.next < folded.end {
                 self.ranges.insert(folded.next, folded.end);
@@ -59,12 +59,14 @@ impl VarveFs {
         let mut left: Vec<InodeId> = folded.dirs.into_iter().collect();
         while let Some(dir) = left.pop() {
             let Some(source) = view.inode_row(dir)?.and_then(|row| row.source()) else { continue };
-            let Some(Loan::Directory(below)) = view.loan(source, dir)? else { continue };
-            let key = RowKey::loan(source, dir);
+            let Some(CloneReference::Directory(below)) = view.clone_reference(source, dir)? else {
+                continue;
+            };
+            let key = RowKey::clone_reference(source, dir);
             let loan = now.get(self.meta, &key.to_bytes()).map_err(error::store)?;
-            let loan = loan.map(|loan| Loan::decode(&loan)).transpose();
+            let loan = loan.map(|loan| CloneReference::decode(&loan)).transpose();
             let is_same = loan.map_err(|error| error::unreadable(META, key, error))?
-                == Some(Loan::Directory(below));
+                == Some(CloneReference::Directory(below));
             let is_known =
                 known.contains(&dir) || known.range(below.next..below.end).next().is_some();
             if is_known && !is_same {

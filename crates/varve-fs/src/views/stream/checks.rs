@@ -88,7 +88,7 @@ impl Checks<'_> {
             self.ino(home.dir)?;
         }
         match &inode.content {
-            Content::Borrowed(_) | Content::Object { dirty: true, .. } => Err(not_sent()),
+            Content::Shared(_) | Content::Object { dirty: true, .. } => Err(not_sent()),
             Content::Directory(info) if info.source.is_some() || !info.pending.is_zero() => {
                 Err(not_sent())
             }

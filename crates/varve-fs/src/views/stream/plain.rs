@@ -272,7 +272,7 @@ impl Plain<'_> {
         let unreadable = |error| error::unreadable(META, key, error);
         match key.meta_kind() {
             MetaRow::Bookkeeping | MetaRow::Mark(_) | MetaRow::Pending(_) => Ok(None),
-            MetaRow::Loan(..) | MetaRow::Twin(..) => Err(cloned()),
+            MetaRow::CloneReference(..) | MetaRow::CloneRemap(..) => Err(cloned()),
             MetaRow::Limits(_) => Ok(Some(stored)),
             MetaRow::Parent(ino, _) => Ok(Some(stored).filter(|_| !self.nameless.contains(&ino))),
             MetaRow::Inode(_) => {
@@ -307,7 +307,7 @@ impl Plain<'_> {
     /// The inode in its plain form, if that is not how it is stored.
     fn inode_as_seen(&self, inode: &Inode) -> FsResult<Option<Inode>> {
         match &inode.content {
-            Content::Borrowed(_) => Err(cloned()),
+            Content::Shared(_) => Err(cloned()),
             Content::Directory(info) if info.source.is_some() => Err(cloned()),
             Content::Directory(info) => {
                 let told = self.pending.get(&inode.ino).copied().unwrap_or_default();

@@ -1,13 +1,13 @@
 //! Files whose bytes are still those of a file of a source: reading them there, and making them the file's own before
 //! somebody writes.
 //!
-//! A small file's chunks are copied in one batch with the end of the loan; a large file gets an object as one that grows
+//! A small file's chunks are copied in one batch with the end of the reference; a large file gets an object as one that grows
 //! does ([`crate::data`]). Cut to nothing, neither is copied. A copy of all of a large file borrows the same bytes.
 
 use bytes::Bytes;
 use varve_env::File;
 use varve_namespace::Changes;
-use varve_schema::{Borrowed, CHUNK_BYTES, Content, Inode, Loan, RowKey};
+use varve_schema::{CHUNK_BYTES, CloneReference, Content, Inode, RowKey, SharedContent};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, SeekFrom};
 
@@ -29,10 +29,10 @@ impl VarveFs {
         offset: u64,
         len: usize,
     ) -> FsResult<Option<Bytes>> {
-        let Content::Borrowed(borrowed) = inode.content else { return Ok(None) };
+        let Content::Shared(borrowed) = inode.content else { return Ok(None) };
         let read = self.read_lent(inode, borrowed, offset, len);
         match read {
-            // The source may be gone with the last loan.
+            // The source may be gone with the last reference.
             Err(_) if self.read_inode(inode.ino)?.content != inode.content => Ok(None),
             read => read.map(Some),
         }
@@ -41,7 +41,7 @@ impl VarveFs {
     fn read_lent(
         &self,
         inode: &Inode,
-        Borrowed { source, ino, blocks }: Borrowed,
+        SharedContent { source, ino, blocks }: SharedContent,
         offset: u64,
         len: usize,
     ) -> FsResult<Bytes> {
@@ -63,7 +63,7 @@ impl VarveFs {
     pub(crate) fn seek_borrowed(
         &self,
         inode: &Inode,
-        Borrowed { source, ino, blocks }: Borrowed,
+        SharedContent { source, ino, blocks }: SharedContent,
         offset: u64,
         what: SeekFrom,
     ) -> FsResult<u64> {
@@ -77,7 +77,7 @@ impl VarveFs {
 
     /// Makes the bytes of the held file its own, if it borrows them. Commits.
     pub(crate) fn own_bytes(&self, held: &mut Held<'_>) -> FsResult<()> {
-        let Content::Borrowed(borrowed) = held.inode.content else { return Ok(()) };
+        let Content::Shared(borrowed) = held.inode.content else { return Ok(()) };
         if borrowed.blocks.is_some() {
             return self.migrate(held);
         }
@@ -96,7 +96,7 @@ impl VarveFs {
     }
 
     /// Lets the file `to`, if it is empty, borrow the `size` bytes that the large file `from` borrows, all of them. False if
-    /// that is not how it is, or locks are in the way. Commits. As `from` cannot return its loan meanwhile, the source stays.
+    /// that is not how it is, or locks are in the way. Commits. As `from` cannot return its reference meanwhile, the source stays.
     pub(crate) fn lend_on(&self, from: InodeId, to: InodeId, size: u64) -> FsResult<bool> {
         let mut held = self.hold_counted(to)?;
         let is_empty = held.inode.content == Content::None && held.inode.size == 0;
@@ -104,7 +104,7 @@ impl VarveFs {
             return Ok(false);
         }
         let Some(lent) = self.try_hold_also(&mut held, from)? else { return Ok(false) };
-        let Content::Borrowed(borrowed @ Borrowed { blocks: Some(_), .. }) = lent.content else {
+        let Content::Shared(borrowed @ SharedContent { blocks: Some(_), .. }) = lent.content else {
             return Ok(false);
         };
         if lent.size != size {
@@ -114,7 +114,8 @@ impl VarveFs {
         held.inode.size = size;
         changed(&mut held.inode, self.now());
         let mut changes = Changes::new();
-        changes.put_meta(RowKey::loan(borrowed.source, to), Loan::File.encode());
+        changes
+            .put_meta(RowKey::clone_reference(borrowed.source, to), CloneReference::File.encode());
         self.stage(&mut changes, &mut held)?;
         match self.commit(changes) {
             // A part may fit.
@@ -127,7 +128,7 @@ impl VarveFs {
     pub(crate) fn copy_lent(
         &self,
         inode: &Inode,
-        Borrowed { source, ino, .. }: Borrowed,
+        SharedContent { source, ino, .. }: SharedContent,
         object: &dyn File,
     ) -> FsResult<()> {
         let from = self.sources()?.open(source)?;

@@ -1,6 +1,6 @@
-//! Sources that may be needed no more, so that one loan that is returned has one source looked at.
+//! Sources that may be needed no more, so that one reference that is returned has one source looked at.
 //!
-//! A source that something in the main view reads from needs no look before that returns a loan. Of another that is hidden it was
+//! A source that something in the main view reads from needs no look before that returns a reference. Of another that is hidden it was
 //! seen that a view still reads from it, and a look is needed when a view ends; or it is to be looked at now.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use varve_types::InodeId;
 
 /// The sources of which it is to be seen whether anything still reads from them.
 #[derive(Debug)]
-pub(super) struct Returned {
+pub(super) struct Released {
     is_due: AtomicBool,
     sources: Mutex<ReturnedSources>,
 }
@@ -23,14 +23,14 @@ struct ReturnedSources {
     of_views: BTreeSet<InodeId>,
 }
 
-impl Returned {
+impl Released {
     /// All of these are to be looked at.
-    pub(super) fn of(now: BTreeSet<InodeId>) -> Returned {
+    pub(super) fn of(now: BTreeSet<InodeId>) -> Released {
         let sources = Mutex::new(ReturnedSources { now, of_views: BTreeSet::new() });
-        Returned { is_due: AtomicBool::new(true), sources }
+        Released { is_due: AtomicBool::new(true), sources }
     }
 
-    /// A loan of `source` was returned.
+    /// A reference of `source` was returned.
     pub(super) fn note(&self, source: InodeId) {
         self.sources.lock().now.insert(source);
         self.is_due.store(true, Ordering::Release);
