@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that many threads add to and a reporter reads now and then.
+/// A count to which many threads add and which a reporter reads now and then.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -12,12 +12,13 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Adds `n`, for a third of the price. REQUIRES: nobody else adds to this count at the same time.
+    /// Adds `n` for a third of the cost of [`Counter::add`]. REQUIRES: no other thread adds to this count at the same
+    /// time.
     pub fn add_alone(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// The count so far.
+    /// Returns the count so far.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

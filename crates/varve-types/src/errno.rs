@@ -1,6 +1,6 @@
-//! The errors a system call can answer with.
+//! The error numbers that a system call can return.
 
-/// A Linux error number. One value per errno that Varve gives; the discriminant is the number.
+/// A Linux error number. There is one value for each errno that Varve returns; the discriminant is the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Errno {
@@ -50,7 +50,7 @@ pub enum Errno {
     NotSupported = 95,
     /// ENOSYS: not implemented.
     NoSys = 38,
-    /// ENOTEMPTY: directory not empty.
+    /// ENOTEMPTY: the directory is not empty.
     NotEmpty = 39,
     /// ELOOP: too many symbolic links.
     Loop = 40,
@@ -71,12 +71,12 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The number, positive, as `errno` holds it.
+    /// Returns the number, which is positive, as `errno` holds it.
     pub const fn get(self) -> i32 {
         self as i32
     }
 
-    /// The symbolic name, such as `ENOENT`.
+    /// Returns the symbolic name, such as `ENOENT`.
     pub const fn name(self) -> &'static str {
         match self {
             Errno::Perm => "EPERM",
@@ -114,7 +114,7 @@ impl Errno {
         }
     }
 
-    /// The value for a raw number from the operating system, if Varve gives it; others become `Io`.
+    /// Converts a number of the operating system; a number that Varve does not return becomes `Io`.
     pub fn from_raw(raw: i32) -> Errno {
         ALL.into_iter().find(|errno| errno.get() == raw).unwrap_or(Errno::Io)
     }

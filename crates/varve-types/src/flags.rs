@@ -5,11 +5,11 @@
 pub struct FileFlags(u8);
 
 impl FileFlags {
-    /// Neither the bytes nor the attributes nor the names change, whoever asks.
+    /// Nobody may change the bytes, the attributes or the names.
     pub const IMMUTABLE: FileFlags = FileFlags(1);
-    /// Bytes, or the names of a directory, are only added.
+    /// Bytes can only be appended; in a directory, names can only be added.
     pub const APPEND_ONLY: FileFlags = FileFlags(1 << 1);
-    /// A backup may leave it out. Nothing here depends on it.
+    /// A backup may leave the file out. Varve only stores this flag.
     pub const NO_DUMP: FileFlags = FileFlags(1 << 2);
 
     const ALL: u8 = 0b111;
@@ -17,61 +17,62 @@ impl FileFlags {
     const LETTERS: [(char, FileFlags); 3] =
         [('i', FileFlags::IMMUTABLE), ('a', FileFlags::APPEND_ONLY), ('d', FileFlags::NO_DUMP)];
 
-    /// The set with these bits, unless some are unknown.
+    /// Returns the set with these bits; `None` if a bit is unknown.
     pub const fn from_bits(bits: u8) -> Option<FileFlags> {
         if bits & !FileFlags::ALL == 0 { Some(FileFlags(bits)) } else { None }
     }
 
-    /// The bits.
+    /// Returns the bits.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Both sets together.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: FileFlags) -> FileFlags {
         FileFlags(self.0 | other.0)
     }
 
-    /// What is in both sets.
+    /// Returns the flags that are in both sets.
     #[must_use]
     pub const fn and(self, other: FileFlags) -> FileFlags {
         FileFlags(self.0 & other.0)
     }
 
-    /// What is in this set and not in the other.
+    /// Returns the flags that are in this set and not in the other.
     #[must_use]
     pub const fn without(self, other: FileFlags) -> FileFlags {
         FileFlags(self.0 & !other.0)
     }
 
-    /// Whether no flag is set.
+    /// Returns whether no flag is set.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether it is immutable.
+    /// Returns whether the immutable flag is set.
     pub const fn immutable(self) -> bool {
         self.0 & FileFlags::IMMUTABLE.0 != 0
     }
 
-    /// Whether it is append-only.
+    /// Returns whether the append-only flag is set.
     pub const fn append_only(self) -> bool {
         self.0 & FileFlags::APPEND_ONLY.0 != 0
     }
 
-    /// Whether it keeps its names and most of its attributes: it is immutable or append-only.
+    /// Returns whether the immutable or the append-only flag is set: then the file keeps its names and most of its
+    /// attributes.
     pub const fn fixed(self) -> bool {
         self.immutable() || self.append_only()
     }
 
-    /// The letters that chattr(1) has for them.
+    /// Returns the letters by which chattr(1) calls the flags.
     pub fn letters(self) -> String {
         let set = FileFlags::LETTERS.iter().filter(|(_, flag)| !self.and(*flag).is_empty());
         set.map(|(letter, _)| letter).collect()
     }
 
-    /// The flags with these letters, each once and in the order of [`FileFlags::letters`].
+    /// Parses letters; `None` unless each stands there once and in the order of [`FileFlags::letters`].
     pub fn from_letters(letters: &str) -> Option<FileFlags> {
         let mut flags = FileFlags::default();
         for letter in letters.chars() {

@@ -1,4 +1,4 @@
-//! Identifiers. Each is one integer that must not be confused with another.
+//! Identifiers. Each is an integer with a type of its own, so that no identifier is taken for another.
 
 use std::fmt;
 
@@ -10,11 +10,12 @@ use std::fmt;
 pub struct InodeId(u64);
 
 impl InodeId {
-    /// The root directory; the kernel's FUSE protocol fixes this number.
+    /// The root directory. The FUSE protocol of the kernel fixes this number.
     pub const ROOT: InodeId = InodeId(1);
-    /// The first id handed out to a file or directory.
+    /// The first id that a file or directory can get.
     pub const FIRST_FREE: InodeId = InodeId(16);
-    /// Ids from here on stand for no row: a file system makes them up for places where others are mounted.
+    /// The first synthetic id. No row has such an id: a file system uses them for directories on which it mounts
+    /// others.
     pub const FIRST_MADE_UP: InodeId = InodeId(1 << 63);
 
     /// The id with this number.
@@ -22,12 +23,12 @@ impl InodeId {
         InodeId(raw)
     }
 
-    /// The number, as the kernel and the rows carry it.
+    /// Returns the number, as the kernel and the rows carry it.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Whether it stands for no row.
+    /// Returns whether the id is synthetic, so that no row has it.
     pub const fn is_made_up(self) -> bool {
         self.0 >= InodeId::FIRST_MADE_UP.0
     }
@@ -39,9 +40,9 @@ impl InodeId {
 pub struct SeqNo(u64);
 
 impl SeqNo {
-    /// Before the first write.
+    /// Precedes the first write.
     pub const ZERO: SeqNo = SeqNo(0);
-    /// After every write: reads as of the newest state.
+    /// Follows every write: a read at this number sees the newest state.
     pub const MAX: SeqNo = SeqNo(u64::MAX >> 8);
 
     /// The sequence number with this value.
@@ -49,12 +50,12 @@ impl SeqNo {
         SeqNo(raw)
     }
 
-    /// The value.
+    /// Returns the value.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The number `n` writes later.
+    /// Returns the number that is `n` writes later.
     #[must_use]
     pub const fn advanced(self, n: u64) -> SeqNo {
         SeqNo(self.0 + n)
@@ -66,7 +67,7 @@ impl SeqNo {
 pub struct FileNo(u64);
 
 impl FileNo {
-    /// Above all that a store counts up to in its life.
+    /// Larger than any number that a store reaches in its life.
     pub const MAX: FileNo = FileNo(u64::MAX >> 8);
 
     /// The file number with this value.
@@ -74,22 +75,22 @@ impl FileNo {
         FileNo(raw)
     }
 
-    /// The value.
+    /// Returns the value.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The next file's number.
+    /// Returns the number of the next file.
     ///
-    /// REQUIRES: it was counted up from one that is at most [`FileNo::MAX`].
+    /// REQUIRES: the number was counted up from one that is at most [`FileNo::MAX`].
     #[must_use]
     pub const fn next(self) -> FileNo {
         FileNo(self.0 + 1)
     }
 }
 
-/// Drawn at random for each table file, and part of every checksum in it: what was written to another file, were it one
-/// with the same number in another store, does not pass for a part of this one.
+/// A random number of one table file, which is part of every checksum in it. So bytes of another file fail the
+/// checksum, even if that file has the same number in another store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileSalt(u64);
 
@@ -99,14 +100,14 @@ impl FileSalt {
         FileSalt(raw)
     }
 
-    /// The value.
+    /// Returns the value.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// One sorted run of tables within a level of a key space. Of two in one level the larger holds the newer
-/// versions of every key they share.
+/// One sorted run of tables within a level of a key space. Of two sub-levels of one level, the one with the larger id
+/// holds the newer versions of every key that both hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SublevelId(u64);
 
@@ -116,16 +117,16 @@ impl SublevelId {
         SublevelId(raw)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
 }
 
-/// The bit in the numbers of key spaces of branches.
+/// The bit that marks the key spaces of branches.
 const OF_BRANCH: u32 = 1 << 31;
 
-/// A branch: a writable tree over a state of the store, or of another branch. Never zero.
+/// A branch: a writable tree over a state of the store or of another branch. The number is never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BranchId(u64);
 
@@ -135,7 +136,7 @@ impl BranchId {
         BranchId(raw)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -152,22 +153,22 @@ impl KeyspaceId {
         KeyspaceId(raw)
     }
 
-    /// The `n`-th of the key spaces that hold the rows of branches; they are counted apart.
+    /// The `n`-th key space for rows of branches; these key spaces have a count of their own.
     pub const fn of_branch(n: u32) -> KeyspaceId {
         KeyspaceId(n | OF_BRANCH)
     }
 
-    /// Which of the key spaces of branches it is.
+    /// Returns the position among the key spaces of branches.
     pub const fn number_of_branch(self) -> u32 {
         self.0 & !OF_BRANCH
     }
 
-    /// Whether it holds rows of a branch.
+    /// Returns whether the key space holds rows of a branch.
     pub const fn is_of_branch(self) -> bool {
         self.0 & OF_BRANCH != 0
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u32 {
         self.0
     }

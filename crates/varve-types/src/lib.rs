@@ -1,8 +1,7 @@
-//! The words every room shares: identifiers, file names, errnos, times, limits and counters.
+//! The types that every crate shares: identifiers, file names, errnos, times, limits and counters.
 //!
-//! Nothing here does I/O and nothing here knows how a store is laid out. Every identifier is a newtype
-//! with a private field and named operations, so that an inode id can never be passed where a file
-//! number is wanted.
+//! This crate does no I/O and does not know how a store is laid out. Every identifier is a newtype with a private
+//! field and named operations, so that a caller cannot pass an inode id where a file number is wanted.
 
 mod counter;
 mod errno;

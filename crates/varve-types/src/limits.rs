@@ -1,4 +1,4 @@
-//! Limits that more than one room must agree on.
+//! Limits on which more than one crate must agree.
 
 /// The longest file name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -14,7 +14,8 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 pub const XATTR_VALUE_BYTES_MAX: usize = 65_536;
 /// The longest list of attribute names of one inode, in bytes (the kernel's XATTR_LIST_MAX).
 pub const XATTR_LIST_BYTES_MAX: usize = 65_536;
-/// The most bytes that names and values of all extended attributes of one inode have together, so that they fit into one batch.
+/// The most bytes that the names and values of all extended attributes of one inode take together. They fit into one
+/// batch.
 pub const XATTRS_BYTES_MAX: usize = 1 << 20;
 /// The longest key of a key space, in bytes.
 pub const KEY_BYTES_MAX: usize = 1 << 16;

@@ -1,4 +1,4 @@
-//! File names, checked once.
+//! File names. A name is checked once, when it is made.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub enum NameError {
 }
 
 impl<'a> FileName<'a> {
-    /// Checks `bytes`.
+    /// Checks `bytes` and makes a name of them.
     pub fn new(bytes: &'a [u8]) -> Result<FileName<'a>, NameError> {
         match bytes {
             [] => Err(NameError::Empty),
@@ -39,7 +39,7 @@ impl<'a> FileName<'a> {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(self) -> &'a [u8] {
         self.0
     }
