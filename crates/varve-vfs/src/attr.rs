@@ -22,7 +22,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    /// The `S_IFMT` bits of `st_mode`.
+    /// Returns the `S_IFMT` bits of `st_mode`.
     pub const fn mode_bits(self) -> u32 {
         match self {
             FileType::Fifo => 0o010_000,
@@ -35,7 +35,7 @@ impl FileType {
         }
     }
 
-    /// The type in `mode`'s `S_IFMT` bits; no bits at all mean a regular file, as mknod(2) has it.
+    /// Returns the type in the `S_IFMT` bits of `mode`; no bits mean a regular file, as for mknod(2).
     pub const fn from_mode(mode: u32) -> Option<FileType> {
         match mode & 0o170_000 {
             0o010_000 => Some(FileType::Fifo),
@@ -65,7 +65,7 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number, of device nodes only.
+    /// Device number; 0 unless the inode is a device node.
     pub rdev: u32,
     /// Size in bytes; of a directory, the number of its entries.
     pub size: u64,
@@ -79,23 +79,23 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
-    /// They may change without the front end being told, so that it is to ask each time.
+    /// The attributes may change without a notice to the front end, so it has to ask for them each time.
     pub is_fleeting: bool,
 }
 
-/// What lies below a directory, itself not counted.
+/// What lies below a directory, without the directory itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TreeUsage {
     /// Sum of the sizes of regular files and symbolic links, in bytes.
     pub bytes: u64,
-    /// Files, and everything else that is no directory. One with several names counts once, in the directory of
+    /// Files, and all other objects except directories. A file with several names counts once, in the directory of
     /// one of them.
     pub files: u64,
     /// Directories.
     pub dirs: u64,
 }
 
-/// The most that may lie below a directory, itself not counted.
+/// The most that may lie below a directory, without the directory itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TreeLimits {
     /// The most bytes; `None` for no limit.
@@ -104,10 +104,10 @@ pub struct TreeLimits {
     pub inodes: Option<u64>,
 }
 
-/// The limits on a directory, and how far they are used up.
+/// The limits on a directory, and what counts against them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeQuota {
-    /// The directory, from the root of the file system on.
+    /// The path of the directory from the root of the file system.
     pub path: Vec<u8>,
     /// Its limits.
     pub limits: TreeLimits,
@@ -124,7 +124,7 @@ pub enum SetTime {
     To(Timestamp),
 }
 
-/// What [`crate::Vfs::setattr`] changes; `None` leaves a field as it is. All of it or nothing.
+/// What [`crate::Vfs::setattr`] changes; `None` leaves a field as it is. Either all changes are made or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SetAttr {
     /// New permission, set-id and sticky bits.
@@ -133,15 +133,15 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// New group.
     pub gid: Option<u32>,
-    /// New size; cuts, or extends with a hole.
+    /// New size; a smaller one cuts the file, a larger one extends it with a hole.
     pub size: Option<u64>,
     /// New time of last access.
     pub atime: Option<SetTime>,
     /// New time of last change.
     pub mtime: Option<SetTime>,
-    /// Clear set-user-id, set-group-id and `security.capability` as a write by someone without the right does.
+    /// Clear set-user-id, set-group-id and `security.capability`, as a write by an unprivileged caller does.
     pub kill_set_id: bool,
-    /// Clear set-group-id, of anything but a directory, also where the group may not execute the file: the change is by someone
-    /// outside of the group.
+    /// Clear set-group-id, except on a directory, even if the group may not execute the file: the caller is not in
+    /// the group.
     pub kill_set_gid: bool,
 }

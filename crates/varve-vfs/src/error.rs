@@ -1,25 +1,25 @@
-//! What can go wrong, by cause, and the one map from cause to errno.
+//! The causes of failures, and the one map from a cause to an errno.
 
 use varve_types::{Errno, NameError};
 
 /// The result of a file system call.
 pub type FsResult<T> = Result<T, FsError>;
 
-/// Why a call was refused that asked for what transactions have locked.
+/// Which transactions have locked what a refused call needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The number by which it counts as waiting; 0 if it does not.
+    /// The number by which the file system knows this wait; 0 if the call does not count as waiting.
     pub wait: u64,
-    /// The transactions, by numbers of the file system's own.
+    /// The transactions, by numbers that the file system chose.
     pub by: Vec<u64>,
-    /// How often locks had gone when it was refused.
+    /// How often locks had been released when the call was refused.
     pub released: u64,
 }
 
 /// Why a file system call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
-    /// The name, or the object an inode id stands for, does not exist.
+    /// The name, or the object that an inode id stands for, does not exist.
     #[error("no such file or directory")]
     NotFound,
     /// The inode id stands for an object that is gone.
@@ -52,8 +52,8 @@ pub enum FsError {
     /// The file handle is not open, or not in the mode needed.
     #[error("bad file handle")]
     BadHandle,
-    /// A program is executed from the file, a large file is open as it was before a commit, or files that a commit would change
-    /// are open for writing.
+    /// A program runs from the file, a large file is still open as it was before a commit, or files that a commit
+    /// would change are open for writing.
     #[error("the file is in use")]
     TextBusy,
     /// The file would exceed the largest size.
@@ -68,13 +68,13 @@ pub enum FsError {
     /// The storage below, or a bucket of names with one hash, is full.
     #[error("no space left: {0}")]
     NoSpace(String),
-    /// Others have changed the same: what, for people.
+    /// Others have changed the same objects since the transaction began. The text lists them.
     #[error("others have changed the same: {0}")]
     Conflict(String),
     /// More would lie below a directory than its limits allow.
     #[error("the limits on a directory tree are reached")]
     QuotaExceeded,
-    /// One file would have names where different limits hold.
+    /// One file would have names in trees with different limits.
     #[error("a file cannot have names in trees with different limits")]
     CrossesLimits,
     /// Mounted read-only.
@@ -101,20 +101,20 @@ pub enum FsError {
     /// The offset of a seek lies past the end.
     #[error("no data or hole past this offset")]
     NoSuchOffset,
-    /// Not supported by this file system; docs/semantics.md says what is.
+    /// This file system does not support it; docs/semantics.md says what it supports.
     #[error("not supported: {0}")]
     NotSupported(&'static str),
-    /// The call is not implemented, for the kernel to stop asking.
+    /// The call is not implemented. The kernel stops asking upon this answer.
     #[error("not implemented")]
     NotImplemented,
-    /// Transactions have locked what the call needs. Nothing has changed; it can be made again when locks have gone
-    /// ([`crate::Vfs::wait_for_locks`]).
+    /// Transactions have locked what the call needs. Nothing has changed; the caller can repeat the call when locks
+    /// have been released ([`crate::Vfs::wait_for_locks`]).
     #[error("a transaction has locked it")]
     Blocked(Blocked),
-    /// The transaction has lost its locks, so that others could go on; it can only be aborted.
+    /// The transaction was a deadlock victim: it lost its locks so that others could go on. It can only be aborted.
     #[error("the transaction gave way to others; abort it and begin again")]
     GaveWay,
-    /// Not at this moment; the same call will do soon.
+    /// It does not work at this moment; the same call will work soon.
     #[error("not at this moment; try again")]
     TryAgain,
     /// A large file is open for writing outside of the transaction.
@@ -129,7 +129,7 @@ pub enum FsError {
 }
 
 impl FsError {
-    /// The errno for this cause.
+    /// Returns the errno for this cause.
     pub fn errno(&self) -> Errno {
         match self {
             FsError::NotFound => Errno::NotFound,

@@ -1,8 +1,8 @@
-//! The one trait between front ends and file systems.
+//! The trait between front ends and file systems.
 //!
-//! A front end (the kernel through FUSE, the library, later NFS) turns its requests into calls of
-//! [`Vfs`]; a file system answers them. Neither sees the other's insides. A failure is an [`FsError`],
-//! which says what went wrong; [`FsError::errno`] is the only place where an errno is chosen.
+//! A front end (the kernel through FUSE, the library, NFS) turns its requests into calls of [`Vfs`], and a file
+//! system answers them. Neither knows how the other works. A failure is an [`FsError`], which names the cause. Only
+//! [`FsError::errno`] chooses an errno.
 
 mod attr;
 mod error;

@@ -1,15 +1,15 @@
-//! Waits for locks of transactions, and their end.
+//! Waits for the locks of transactions, for front ends whose thread may wait.
 
 use std::time::{Duration, Instant};
 
 use crate::{Blocked, Vfs};
 
-/// How often those who are in the way of one call may be others than before.
+/// How often one call may meet the locks of further transactions before it fails.
 const OVERRULED_MAX: usize = 16;
 
-/// Makes `call` again when locks have gone, until they are not in its way or `wait_max` is over; for front ends with a thread that may
-/// wait for that. What was in the way has changed nothing.
-#[allow(clippy::disallowed_methods, reason = "who waits is a front end's thread, in real time")]
+/// Makes `call`, and repeats it each time transactions have released locks, until it is not blocked or `wait_max` has
+/// passed. A blocked call has changed nothing.
+#[allow(clippy::disallowed_methods, reason = "a thread of a front end waits in real time")]
 pub fn in_time<T>(
     vfs: &dyn Vfs,
     wait_max: Duration,
@@ -27,8 +27,8 @@ pub fn in_time<T>(
     }
 }
 
-/// Makes `call` for the last time, which was refused as `blocked` for as long as it may wait: those in its way give way to
-/// it, or it has failed ([`Vfs::overrule`]).
+/// Decides about a `call` that was `blocked` for as long as it may wait: either the transactions that block it lose
+/// their locks and the call is made once more, or it fails ([`Vfs::overrule`]).
 pub fn insist<T>(
     vfs: &dyn Vfs,
     mut blocked: Blocked,

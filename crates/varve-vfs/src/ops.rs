@@ -1,4 +1,8 @@
-//! The calls.
+//! The calls that a front end makes of a file system ([`Vfs`]), with their arguments and results.
+//!
+//! - An [`Entry`] counts as a lookup of its inode until the front end takes it back with [`Vfs::forget`].
+//! - A [`Handle`] is valid until [`Vfs::release`].
+//! - A call that fails as `Blocked` has changed nothing.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -10,9 +14,9 @@ use crate::{
     Attr, Blocked, FileType, FsError, FsResult, SetAttr, TreeLimits, TreeQuota, TreeUsage,
 };
 
-/// Who asks. The front end has checked permissions if it can (the kernel does, but on mounts of root
-/// alone, where they bind nobody); what remains to the file system is ownership of new objects and the
-/// rules that depend on it.
+/// The user who makes a call. The front end checks permissions if it can. (The kernel does, except on mounts of root
+/// alone, where permissions bind nobody.) The file system sets the owner of new objects and enforces the rules that
+/// depend on ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// File-system user id.
@@ -28,73 +32,73 @@ impl Caller {
     pub const ROOT: Caller = Caller { uid: 0, gid: 0, umask: 0 };
 }
 
-/// An open file. Given by [`Vfs::open`] and [`Vfs::create`], ended by [`Vfs::release`].
+/// An open file. [`Vfs::open`] and [`Vfs::create`] return it; [`Vfs::release`] ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
-/// A name that was found or made, with the attributes behind it. Each `Entry` returned counts as one
-/// lookup of `attr.ino`, to be taken back with [`Vfs::forget`].
+/// A name that was found or made, with the attributes of its inode. Each returned `Entry` counts as one lookup of
+/// `attr.ino`, which the front end takes back with [`Vfs::forget`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The attributes.
+    /// Returns the attributes.
     pub attr: Attr,
 }
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct OpenFlags {
-    /// Reads allowed.
+    /// Reads are allowed.
     pub read: bool,
-    /// Writes allowed.
+    /// Writes are allowed.
     pub write: bool,
-    /// Every write goes to the end of the file, wherever its offset says.
+    /// Every write goes to the end of the file, whatever its offset is.
     pub append: bool,
-    /// It is opened to append, and the front end says of each write anew whether it goes to the end ([`Vfs::append`]). Files that
-    /// are append-only are opened for writing with this or with `append` alone.
+    /// The file is opened to append, and the front end says for each write whether it goes to the end
+    /// ([`Vfs::append`]). An append-only file can be opened for writing only with this flag or with `append`.
     pub appends: bool,
-    /// Cut to zero bytes on open.
+    /// The open cuts the file to zero bytes.
     pub truncate: bool,
-    /// With create: fail if the name exists.
+    /// A create fails if the name exists.
     pub exclusive: bool,
     /// Every write is durable before it returns.
     pub sync: bool,
-    /// A program is executed from it for as long as the handle lives.
+    /// A program runs from the file for as long as the handle lives.
     pub execute: bool,
 }
 
 /// An opened file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// To be passed to reads, writes and release.
+    /// The front end passes this to reads, writes and the release.
     pub handle: Handle,
-    /// The bytes live in a file of the storage below that the kernel may read and write straight;
-    /// [`Vfs::with_passthrough`] gives its descriptor.
+    /// The bytes are in a file of the storage below that the kernel may read and write directly;
+    /// [`Vfs::with_passthrough`] passes its descriptor.
     pub passthrough: bool,
-    /// A read would move the time of last access, so the front end is to let one through instead of
-    /// answering it from what it has cached.
+    /// A read would change the time of last access. So the front end must pass one read on instead of answering it
+    /// from its cache.
     pub reread: bool,
 }
 
 /// What a write has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Where it was.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many bytes it wrote.
+    /// How many bytes were written.
     pub bytes: usize,
-    /// Which set-id bits it took. One that fails may have taken them, too.
+    /// Which set-id bits the write cleared. A write that fails may have cleared them too.
     pub set_id: SetIdTaken,
 }
 
-/// What a write that is to take set-id bits has done about them.
+/// What a write did about set-id bits that it had to clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SetIdTaken {
-    /// There were none, or it was not asked to.
+    /// There were none, or the write did not have to clear them.
     None,
-    /// There are none any more; there may have been none.
+    /// None are left. Perhaps there were none before.
     All,
-    /// It has left set-group-id, as the group may not execute the file. That stays only if the writer is in the group, which the
-    /// front end has to find out.
+    /// It left set-group-id, because the group may not execute the file. This bit may stay only if the writer is in
+    /// the group, which the front end has to find out.
     AllButGroup,
 }
 
@@ -105,13 +109,13 @@ pub struct DirEntry<'a> {
     pub ino: InodeId,
     /// What the inode is.
     pub kind: FileType,
-    /// The name; `.` and `..` are listed too.
+    /// The name; `.` and `..` are in the listing too.
     pub name: &'a [u8],
-    /// Pass this to [`Vfs::readdir`] to go on after this name. At least 1, at most 2^63 - 1; stays
-    /// valid while other names come and go.
+    /// The cookie with which [`Vfs::readdir`] goes on after this name: at least 1, at most 2^63 - 1. It stays valid
+    /// while other names are added and removed.
     pub cookie: u64,
-    /// The attributes, when asked for; never for `.` and `..`. Each accepted entry with attributes
-    /// counts as a lookup.
+    /// The attributes if the call asked for them, except of `.` and `..`. Each accepted entry with attributes counts
+    /// as a lookup.
     pub attr: Option<Attr>,
 }
 
@@ -124,23 +128,24 @@ pub enum RenameMode {
     NoReplace,
     /// Swap the two (RENAME_EXCHANGE).
     Exchange,
-    /// As [`RenameMode::Replace`] or [`RenameMode::NoReplace`], and leave a whiteout under the old name (RENAME_WHITEOUT): a
-    /// character device with number 0 and without permissions, by which a union of directories hides a name of a lower one.
+    /// Do as [`RenameMode::Replace`] or [`RenameMode::NoReplace`] do, and leave a whiteout under the old name
+    /// (RENAME_WHITEOUT): a character device with number 0 and without permissions, by which a union of directories
+    /// hides a name of a lower directory.
     Whiteout {
-        /// Who makes it.
+        /// The user who makes the whiteout.
         caller: Caller,
-        /// Whether a target may be replaced.
+        /// Whether the rename may replace a target.
         replaces: bool,
     },
 }
 
 impl RenameMode {
-    /// Whether a target that exists is an error.
+    /// Returns whether an existing target is an error.
     pub fn needs_absent(self) -> bool {
         matches!(self, RenameMode::NoReplace | RenameMode::Whiteout { replaces: false, .. })
     }
 
-    /// Who makes the whiteout that the old name becomes, if it does.
+    /// Returns the user who makes the whiteout; `None` if the rename leaves none.
     pub fn whiteout_by(self) -> Option<Caller> {
         match self {
             RenameMode::Whiteout { caller, .. } => Some(caller),
@@ -158,12 +163,11 @@ pub enum XattrMode {
     Create,
     /// Fail if it does not exist (XATTR_REPLACE).
     Replace,
-    /// Create or replace, and clear set-group-id: an access control list set by someone who is not in the
-    /// group.
+    /// Create or replace, and clear set-group-id: a caller who is not in the group sets an access control list.
     SetKillSetGid,
 }
 
-/// What [`Vfs::access`] asks for; all false asks for existence.
+/// The rights for which [`Vfs::access`] asks; without any it asks whether the inode exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AccessMode {
     /// Reading.
@@ -177,26 +181,26 @@ pub struct AccessMode {
 /// How [`Vfs::fallocate`] changes a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
-    /// Reserve room and extend the size over the range.
+    /// Reserve space and extend the size over the range.
     Extend,
-    /// Reserve room, leave the size.
+    /// Reserve space and leave the size.
     KeepSize,
-    /// Make a hole; the size stays.
+    /// Make a hole and leave the size.
     PunchHole,
-    /// Zero the range, extending the size over it.
+    /// Zero the range and extend the size over it.
     ZeroRange,
     /// Zero the range within the size.
     ZeroKeepSize,
 }
 
-/// A place in an open file.
+/// A position in an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The file.
     pub ino: InodeId,
-    /// How it is open.
+    /// The handle by which it is open.
     pub handle: Handle,
-    /// The byte.
+    /// The offset in bytes.
     pub offset: u64,
 }
 
@@ -209,49 +213,53 @@ pub enum SeekFrom {
     Hole,
 }
 
-/// The room of a file system (`struct statvfs`).
+/// The space of a file system (`struct statvfs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
-    /// Unit of the block counts, in bytes.
+    /// The size of a block in bytes, for the counts below.
     pub block_bytes: u32,
-    /// Blocks in all.
+    /// The number of all blocks.
     pub blocks: u64,
-    /// Blocks not in use.
+    /// The number of free blocks.
     pub blocks_free: u64,
-    /// Blocks that unprivileged callers may take.
+    /// The number of blocks that unprivileged callers may take.
     pub blocks_available: u64,
-    /// Inodes in all.
+    /// The number of all inodes.
     pub files: u64,
-    /// Inodes that may still be made.
+    /// The number of inodes that can still be made.
     pub files_free: u64,
     /// The longest name, in bytes.
     pub name_bytes_max: u32,
 }
 
-/// What to do about a transaction.
+/// How to begin or end a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transact {
     /// Begin one.
     Begin {
-        /// The directory that it shows.
+        /// The directory that the transaction shows.
         dir: InodeId,
-        /// How it is to be: options of the file system's own, with commas between them; empty for what is usual.
+        /// Options that the file system defines, separated by commas; empty for the defaults.
         how: String,
     },
-    /// Make what was changed in the one with this id part of the file system.
+    /// Make the changes of the transaction with this id part of the file system.
     Commit(u64),
-    /// Drop it.
+    /// Drop the transaction with this id.
     Abort(u64),
 }
 
 /// A file system. Calls may come from many threads at once.
 ///
-/// Errors common to all: `Storage` when the storage below fails or is damaged; `Stale` for an inode id
-/// that stands for nothing; `ReadOnly` for a change of a read-only mount; `NoSpace` for a change when
-/// the storage below is full; `QuotaExceeded` for one beyond the limits of a directory above; `Blocked`
-/// when serializable transactions have locked what the call needs: it may be made again after
-/// [`Vfs::wait_for_locks`], and [`insist`] ends the wait; `GaveWay` in a transaction that has lost its
-/// locks.
+/// Errors of all calls:
+///
+/// - `Storage` if the storage below fails, `Damaged` if it returns other bytes than were written.
+/// - `Stale` if the inode id stands for no object.
+/// - `ReadOnly` for a change on a read-only mount.
+/// - `NoSpace` for a change if the storage below is full.
+/// - `QuotaExceeded` for a change beyond the limits of a directory above.
+/// - `Blocked` if serializable transactions have locked what the call needs. The front end may repeat the call after
+///   [`Vfs::wait_for_locks`]; [`crate::insist`] ends the wait.
+/// - `GaveWay` in a transaction that has lost its locks as a deadlock victim.
 pub trait Vfs: Send + Sync {
     /// Finds `name` in the directory `parent`.
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry>;
@@ -259,28 +267,28 @@ pub trait Vfs: Send + Sync {
     /// Finds the directory that holds `dir` (lookup of `..`). Counts as a lookup.
     fn lookup_parent(&self, dir: InodeId) -> FsResult<Entry>;
 
-    /// Finds `ino` by its number alone, for who has kept a handle of it. Counts as a lookup. `Stale` if it has no name any more;
-    /// may take as long as a walk over the whole file system.
+    /// Finds `ino` by its number alone, for a front end whose clients keep handles. Counts as a lookup. `Stale` if
+    /// the inode has no name any more. The call may walk over the whole file system.
     fn lookup_inode(&self, _ino: InodeId) -> FsResult<Entry> {
         Err(FsError::Stale)
     }
 
-    /// Takes back `lookups` lookups of `ino`. With none left and no handle, the file system may forget
-    /// where it is.
+    /// Takes back `lookups` lookups of `ino`. When no lookup and no handle is left, the file system may forget where
+    /// the inode is.
     fn forget(&self, ino: InodeId, lookups: u64);
 
-    /// The attributes.
+    /// Returns the attributes.
     fn getattr(&self, ino: InodeId) -> FsResult<Attr>;
 
-    /// Changes attributes; returns the new ones. The rules that tie set-id bits to ownership are the
-    /// caller's to ask for by `kill_set_id`, except that a chown by other than root clears them.
+    /// Changes attributes and returns the new ones. The front end asks by `kill_set_id` to clear set-id bits; a chown
+    /// by anyone except root always clears them.
     fn setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr>;
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn readlink(&self, ino: InodeId) -> FsResult<Bytes>;
 
-    /// Makes a regular file, fifo, socket or device node. `mode` holds type and permissions, not yet
-    /// reduced by the umask.
+    /// Makes a regular file, fifo, socket or device node. `mode` holds the type and the permissions, from which the
+    /// file system clears the bits of the umask.
     fn mknod(
         &self,
         caller: Caller,
@@ -308,7 +316,7 @@ pub trait Vfs: Send + Sync {
         target: &[u8],
     ) -> FsResult<Entry>;
 
-    /// Gives `ino`, which is not a directory, one more name.
+    /// Gives `ino` one more name. `ino` is not a directory.
     fn link(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Entry>;
 
     /// Removes a name of anything but a directory.
@@ -327,7 +335,7 @@ pub trait Vfs: Send + Sync {
         mode: RenameMode,
     ) -> FsResult<()>;
 
-    /// Makes a regular file, or with `exclusive` unset takes the existing one, and opens it.
+    /// Makes a regular file and opens it. Without `exclusive`, opens an existing file instead.
     fn create(
         &self,
         caller: Caller,
@@ -337,8 +345,8 @@ pub trait Vfs: Send + Sync {
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)>;
 
-    /// Makes a regular file without a name in the directory `parent`'s file system and opens it
-    /// (O_TMPFILE). It counts as a lookup; [`Vfs::link`] can name it.
+    /// Makes a regular file without a name in the file system of the directory `parent`, and opens it (O_TMPFILE).
+    /// Counts as a lookup. [`Vfs::link`] can give the file a name.
     fn tmpfile(
         &self,
         caller: Caller,
@@ -350,8 +358,8 @@ pub trait Vfs: Send + Sync {
     /// Opens a regular file.
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened>;
 
-    /// Calls `take` with a descriptor of the file below that holds the handle's bytes, by which it can be opened in any way.
-    /// `NotSupported` if there is none.
+    /// Calls `take` with a descriptor of the file below that holds the bytes of `handle`. By this descriptor the file
+    /// can be opened in any mode. `NotSupported` if there is no such file.
     fn with_passthrough(
         &self,
         handle: Handle,
@@ -361,8 +369,8 @@ pub trait Vfs: Send + Sync {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
     fn read(&self, ino: InodeId, handle: Handle, offset: u64, len: usize) -> FsResult<Bytes>;
 
-    /// Writes `data` at `offset` (or at the end, if opened to append); fewer bytes only if there is no room for all. `kill_set_id`
-    /// clears the set-id bits and capabilities in the same step.
+    /// Writes `data` at `offset`, or at the end if the file is opened to append. Writes fewer bytes only if there is
+    /// no space for all. `kill_set_id` clears the set-id bits and capabilities in the same step.
     fn write(
         &self,
         ino: InodeId,
@@ -372,8 +380,8 @@ pub trait Vfs: Send + Sync {
         kill_set_id: bool,
     ) -> FsResult<Written>;
 
-    /// [`Vfs::write`] of what belongs at the end of the file, which the front end takes to be `offset`. It is written elsewhere
-    /// where the file changed without the front end.
+    /// Writes `data` at the end of the file as [`Vfs::write`] does. The front end takes `offset` to be the end; if
+    /// the file has changed without the front end, the bytes go to the real end.
     fn append(
         &self,
         ino: InodeId,
@@ -385,7 +393,7 @@ pub trait Vfs: Send + Sync {
         self.write(ino, handle, offset, data, kill_set_id)
     }
 
-    /// [`Vfs::write`] until all of `data` is written; an error if there is no room for all, a part of it being written then.
+    /// Repeats [`Vfs::write`] until all of `data` is written. After an error a part of it may be written.
     fn write_all(
         &self,
         ino: InodeId,
@@ -405,17 +413,17 @@ pub trait Vfs: Send + Sync {
     /// Ends a handle.
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()>;
 
-    /// Makes the file durable: its bytes and size, and with `data_only` unset every attribute.
+    /// Makes the file durable: its bytes and size, and every attribute unless `data_only` is set.
     fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()>;
 
-    /// Makes a directory's names durable.
+    /// Makes the names of a directory durable.
     fn fsync_dir(&self, ino: InodeId) -> FsResult<()>;
 
     /// Makes everything durable.
     fn sync(&self) -> FsResult<()>;
 
-    /// Lists a directory from after `cookie` (0: from the start) until `emit` returns false, which
-    /// means that it did not take that entry. `with_attr` asks for attributes.
+    /// Lists a directory after `cookie` (0: from the start). Stops when `emit` returns false, which means that `emit`
+    /// did not take that entry. `with_attr` asks for attributes.
     fn readdir(
         &self,
         ino: InodeId,
@@ -424,10 +432,10 @@ pub trait Vfs: Send + Sync {
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> FsResult<()>;
 
-    /// Room left.
+    /// Returns the space that is left.
     fn statfs(&self) -> FsResult<StatFs>;
 
-    /// `AccessDenied` unless the mode bits let `caller`, also in `groups`, do what `mode` asks.
+    /// Checks the mode bits: `AccessDenied` unless `caller`, who is also in `groups`, has the rights in `mode`.
     fn access(
         &self,
         caller: Caller,
@@ -446,44 +454,45 @@ pub trait Vfs: Send + Sync {
         len: u64,
     ) -> FsResult<()>;
 
-    /// Copies up to `len` bytes and returns the count: fewer at the end of the source, or because a call is
-    /// not to take long. `Invalid` for ranges of one file that overlap, `BadHandle` for a target that is
-    /// open to append.
+    /// Copies up to `len` bytes and returns the count. It is smaller at the end of the source, or when one call would
+    /// take long. `Invalid` if the ranges of one file overlap, `BadHandle` if the target is open to append.
     fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64>;
 
-    /// The flags that chattr(1) sets. `NotSupported` unless the file system has such.
+    /// Returns the flags that chattr(1) sets. `NotSupported` if the file system has no flags.
     fn file_flags(&self, _ino: InodeId) -> FsResult<FileFlags> {
         Err(FsError::NotSupported("file flags"))
     }
 
-    /// Sets these flags and clears all others, of a regular file or a directory; whether the caller may is the front end's to
-    /// check. `TextBusy` for making a file immutable to which somebody may write past the file system. From then on:
+    /// Sets these flags of a regular file or a directory and clears all others. The front end checks whether the
+    /// caller may do this. `TextBusy` if the flags make a file immutable to which a program may write past the file
+    /// system. From then on:
     ///
-    /// - What is immutable is not opened to be written to nor cut, written to, linked, moved or removed, and its attributes and
-    ///   extended attributes stay: `NotPermitted`. Into an immutable directory and out of it no name goes.
-    /// - What is append-only is opened for writing only to append, and not cut, linked, moved or removed; its owner, mode and
-    ///   extended attributes stay, and its times but for setting them to now. Of an append-only directory no name goes.
+    /// - An immutable file cannot be opened for writing, cut, written, linked, moved or removed, and its attributes
+    ///   and extended attributes cannot change: `NotPermitted`. No name enters or leaves an immutable directory.
+    /// - An append-only file can be opened for writing only to append. It cannot be cut, linked, moved or removed.
+    ///   Its owner, mode and extended attributes cannot change, and its times can only be set to now. No name leaves
+    ///   an append-only directory.
     fn set_file_flags(&self, _ino: InodeId, _flags: FileFlags) -> FsResult<()> {
         Err(FsError::NotSupported("file flags"))
     }
 
-    /// The next data or hole at or after `offset`.
+    /// Finds the next data or hole at or after `offset`.
     fn lseek(&self, ino: InodeId, handle: Handle, offset: u64, what: SeekFrom) -> FsResult<u64>;
 
-    /// The value of an extended attribute; `NoXattr` if there is none of that name.
+    /// Returns the value of an extended attribute; `NoXattr` if there is none of that name.
     fn getxattr(&self, ino: InodeId, name: &[u8]) -> FsResult<Bytes>;
 
     /// Sets an extended attribute.
     fn setxattr(&self, ino: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> FsResult<()>;
 
-    /// The names of all extended attributes, each ended by a NUL.
+    /// Returns the names of all extended attributes, each ended by a NUL.
     fn listxattr(&self, ino: InodeId) -> FsResult<Vec<u8>>;
 
     /// Removes an extended attribute.
     fn removexattr(&self, ino: InodeId, name: &[u8]) -> FsResult<()>;
 
-    /// Makes `name` in `parent` a copy of what `old_name` in `dir` stands for, with all that lies below, at once however large
-    /// it is. Counts as a lookup. `NotSupported` unless the file system can do that.
+    /// Makes `name` in `parent` a copy of what `old_name` in `dir` stands for, with all that lies below. It takes the
+    /// same time for a tree of any size. Counts as a lookup. `NotSupported` if the file system has no clones.
     fn clone_tree(
         &self,
         _dir: InodeId,
@@ -494,84 +503,86 @@ pub trait Vfs: Send + Sync {
         Err(FsError::NotSupported("clones"))
     }
 
-    /// Whether `ino`, a made-up id ([`InodeId::is_made_up`]), stands for a place where another file system is to be
-    /// mounted: then whatever is asked of it is [`Vfs::arrive`].
+    /// Returns whether `ino`, a synthetic id ([`InodeId::is_made_up`]), stands for a directory on which another file
+    /// system will be mounted. The front end answers every request about it by [`Vfs::arrive`].
     fn is_awaited(&self, _ino: InodeId) -> bool {
         false
     }
 
-    /// Whether what is known of `ino`, a made-up id, may end at any moment without the front end being told, so that it
-    /// is to ask each time.
+    /// Returns whether what the front end knows of `ino`, a synthetic id, may change at any moment without a notice.
+    /// Then the front end has to ask each time.
     fn is_fleeting(&self, ino: InodeId) -> bool {
         self.is_awaited(ino)
     }
 
-    /// Whether `name`, which was not found in `parent`, may come to be there without the front end being told.
+    /// Returns whether `name`, which was not found in `parent`, may appear there without a notice to the front end.
     fn may_appear(&self, parent: InodeId, _name: FileName<'_>) -> bool {
         parent.is_made_up()
     }
 
-    /// Waits until the file system that belongs at `ino` is mounted there. Then the path is to be walked again,
-    /// which is `Stale`; another error says why it is not mounted.
+    /// Waits until the file system that belongs on `ino` is mounted there, and returns `Stale`: the path has to be
+    /// walked again. Another error says why the file system is not mounted.
     fn arrive(&self, _ino: InodeId) -> FsResult<()> {
         Err(FsError::Stale)
     }
 
-    /// Waits until locks have gone since they `blocked` a call, `wait_max` at most; whether they have.
+    /// Waits until transactions have released locks since a call was `blocked`, at most for `wait_max`. Returns
+    /// whether they have.
     fn wait_for_locks(&self, _blocked: &Blocked, _wait_max: Duration) -> bool {
         true
     }
 
-    /// The longest that a call is to be made again because locks are in its way.
+    /// Returns for how long a front end repeats a call that locks block.
     fn lock_wait_max(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// A call that was refused as `blocked` is about to be made again, or given up.
+    /// Ends the wait of a call that was `blocked`: the front end is about to repeat the call or to give up.
     fn wait_is_over(&self, _blocked: &Blocked) {}
 
-    /// A call has waited as long as it may: true if it is to be made once more, as those who were in its way have given way to
-    /// it, false if it has failed.
+    /// Decides about a call that has waited as long as it may. True: the transactions that blocked it have lost their
+    /// locks, and the front end makes the call once more. False: the call has failed.
     fn overrule(&self, _blocked: &Blocked) -> bool {
         false
     }
 
-    /// What lies below a directory, known without a walk; of anything else, itself. `NotSupported` unless the
-    /// file system keeps such accounts.
+    /// Returns what lies below a directory, without a walk; for any other object, the object itself. `NotSupported`
+    /// if the file system does not count this.
     fn usage(&self, _ino: InodeId) -> FsResult<TreeUsage> {
         Err(FsError::NotSupported("the usage of directory trees"))
     }
 
-    /// Limits what may lie below a directory: from now on a change that would exceed them is `QuotaExceeded`. No
-    /// limits at all clear them. `NotSupported` unless the file system keeps such limits.
+    /// Limits what may lie below a directory: from now on a change that would exceed the limits fails as
+    /// `QuotaExceeded`. Empty limits remove all. `NotSupported` if the file system has no limits.
     fn set_limits(&self, _ino: InodeId, _limits: TreeLimits) -> FsResult<()> {
         Err(FsError::NotSupported("limits on directory trees"))
     }
 
-    /// The limits that hold for a directory, and those below it, by path. `NotSupported` as with
-    /// [`Vfs::set_limits`].
+    /// Returns the limits that hold for a directory and the limits on directories below it, by path. `NotSupported`
+    /// as for [`Vfs::set_limits`].
     fn quotas(&self, _ino: InodeId) -> FsResult<Vec<TreeQuota>> {
         Err(FsError::NotSupported("limits on directory trees"))
     }
 
-    /// The limits that hold for a directory alone, by path. `NotSupported` as with [`Vfs::set_limits`].
+    /// Returns only the limits that hold for a directory, by path. `NotSupported` as for [`Vfs::set_limits`].
     fn quotas_of(&self, _ino: InodeId) -> FsResult<Vec<TreeQuota>> {
         Err(FsError::NotSupported("limits on directory trees"))
     }
 
-    /// Begins or ends a transaction; gives its id. `Conflict`, `GaveWay`, `QuotaExceeded`, `TextBusy` (large files are open
-    /// for writing) and `NoSpace` say why a commit has changed nothing; the transaction goes on. `NotFound` if no such
-    /// transaction is open, `Invalid` for options that there are not, `TryAgain` if it cannot be said at the moment. May wait
-    /// for requests that are served meanwhile.
+    /// Begins or ends a transaction and returns its id. `Conflict`, `GaveWay`, `QuotaExceeded`, `TextBusy` (large
+    /// files are open for writing) and `NoSpace` say why a commit has changed nothing; the transaction stays open.
+    /// `NotFound` if no such transaction is open, `Invalid` for unknown options, `TryAgain` if it does not work at
+    /// the moment. The call may wait for requests that other threads serve meanwhile.
     fn transact(&self, _what: Transact) -> FsResult<u64> {
         Err(FsError::NotSupported("transactions"))
     }
 
-    /// The id of the transaction that attributes set on `ino` end; it may have ended. `NotSupported` for all other files.
+    /// Returns the id of the transaction that a program ends by setting attributes on `ino`. The transaction may have
+    /// ended. `NotSupported` for all other files.
     fn controlled(&self, _ino: InodeId) -> FsResult<u64> {
         Err(FsError::NotSupported("the end of transactions by attributes"))
     }
 
-    /// What the file system says of its own state, as one JSON object.
+    /// Returns the state of the file system as one JSON object.
     fn status_json(&self) -> String;
 }
