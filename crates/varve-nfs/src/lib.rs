@@ -3,7 +3,7 @@
 //! 1. [`Server::start`] takes a listener and the directories that may be mounted ([`Export`]). `server` reads calls off connections and has
 //!    workers answer them; `rpc` and `xdr` are their bytes.
 //! 2. `mount` gives clients the handle of a directory. A [handle](handle) names an inode for as long as it is there.
-//! 3. `procedures` does what calls ask. It finds the inode of a handle (`known`), checks what the caller may do (`service`), has files open that
+//! 3. `procedures` does what calls ask. It finds the inode of a handle (`looked_up`), checks what the caller may do (`service`), has files open that
 //!    are read and written (`opened`), and makes every change durable before it answers, as the protocol asks, unless the export says `async`.
 //!    Calls that come a second time are not done again (`replies`).
 //!
@@ -16,7 +16,7 @@
 
 mod export;
 mod handle;
-mod known;
+mod looked_up;
 mod mount;
 mod opened;
 mod procedures;

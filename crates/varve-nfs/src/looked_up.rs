@@ -1,9 +1,10 @@
-//! Inodes that clients have handles of, and which the file system is to remember.
+//! The inodes that stay looked up for clients, who may have handles of any inode.
 //!
-//! A file system knows where an inode is as long as its front end has looked it up and not let go. NFS has no such thing, so the inodes that
-//! were asked for last stay looked up once, at most [`KNOWN_MAX`]. Any other is found again by its handle: in the directory where it was
-//! found first, or else by its number, which may take a walk over the whole file system. One such walk goes on at a time; who
-//! asks for another meanwhile is to ask later.
+//! A file system knows where an inode is as long as a front end holds a lookup of it. NFS clients do not say which
+//! inodes they still use. So the inodes of the latest requests stay looked up once, at most [`LOOKED_UP_MAX`]. Any
+//! other inode is found again by its handle: in the directory where it was found first, or else by its number, which
+//! may take a walk over the whole file system. Only one such walk runs at a time; another request that needs one
+//! fails as `TryAgain`.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,16 +14,16 @@ use varve_vfs::{Entry, FsError, FsResult, Vfs};
 
 use crate::handle::FileHandle;
 
-/// Inodes that stay looked up.
-const KNOWN_MAX: usize = 1 << 16;
-/// Inodes that are remembered to be gone, so that nobody walks for them.
+/// The most inodes that stay looked up.
+const LOOKED_UP_MAX: usize = 1 << 16;
+/// The most removed inodes that are remembered, so that no walk looks for them.
 const GONE_MAX: usize = 1 << 12;
 
-/// Numbers in the order in which they were used last, at most some.
+/// Numbers in the order of their last use, at most `max`.
 struct Recent {
     max: usize,
     stamps: HashMap<u64, u64>,
-    /// Numbers with the stamps that they had; old ones are passed over.
+    /// Each use of a number with its stamp; entries whose stamp is not the latest are skipped.
     queue: VecDeque<(u64, u64)>,
     next: u64,
 }
@@ -32,7 +33,7 @@ impl Recent {
         Recent { max, stamps: HashMap::new(), queue: VecDeque::new(), next: 0 }
     }
 
-    /// Whether `number` is among them, which counts as a use.
+    /// Returns whether `number` is among them, and counts that as a use.
     fn touch(&mut self, number: u64) -> bool {
         let next = self.next;
         let Some(stamp) = self.stamps.get_mut(&number) else { return false };
@@ -50,7 +51,7 @@ impl Recent {
         }
     }
 
-    /// Adds a number that is not there; gives the one that has to go for it.
+    /// Adds a number that is not there, and returns the number that it displaces.
     fn insert(&mut self, number: u64) -> Option<u64> {
         self.stamps.insert(number, self.next);
         self.note(number);
@@ -71,27 +72,27 @@ impl Recent {
     }
 }
 
-/// See above.
-pub(crate) struct Known {
+/// The inodes that are looked up, and the latest that were found to be gone.
+pub(crate) struct LookedUp {
     inodes: Mutex<Recent>,
     gone: Mutex<Recent>,
     search: Mutex<()>,
 }
 
-impl Known {
-    pub(crate) fn new() -> Known {
-        Known::of_size(KNOWN_MAX)
+impl LookedUp {
+    pub(crate) fn new() -> LookedUp {
+        LookedUp::of_size(LOOKED_UP_MAX)
     }
 
-    fn of_size(max: usize) -> Known {
-        Known {
+    fn of_size(max: usize) -> LookedUp {
+        LookedUp {
             inodes: Mutex::new(Recent::new(max)),
             gone: Mutex::new(Recent::new(GONE_MAX)),
             search: Mutex::new(()),
         }
     }
 
-    /// Takes over a lookup that was counted.
+    /// Takes over a lookup that the file system has counted.
     pub(crate) fn note(&self, vfs: &dyn Vfs, ino: InodeId) {
         let mut inodes = self.inodes.lock();
         let superfluous = match inodes.touch(ino.get()) {
@@ -104,7 +105,7 @@ impl Known {
         }
     }
 
-    /// Has the inode of a handle looked up, unless it is.
+    /// Looks up the inode of a handle unless it is looked up already.
     pub(crate) fn recall(&self, vfs: &dyn Vfs, handle: &FileHandle) -> FsResult<()> {
         if self.inodes.lock().touch(handle.ino.get()) {
             return Ok(());
@@ -112,7 +113,7 @@ impl Known {
         self.find(vfs, handle)
     }
 
-    /// Looks for the inode of a handle that was not where it was thought to be.
+    /// Looks for the inode of a handle again, after the file system did not find it where it was.
     pub(crate) fn find_again(&self, vfs: &dyn Vfs, handle: &FileHandle) -> FsResult<()> {
         if self.inodes.lock().remove(handle.ino.get()) {
             vfs.forget(handle.ino, 1);
@@ -125,7 +126,7 @@ impl Known {
         if self.gone.lock().touch(ino.get()) {
             return Err(FsError::Stale);
         }
-        // What has a row of its own is found at once.
+        // An inode with a row of its own is found without a search.
         let found = match vfs.getattr(ino) {
             Ok(_) => vfs.lookup_inode(ino),
             Err(FsError::Stale) => match handle.parent.map(|dir| in_directory(vfs, dir, ino)) {
@@ -155,7 +156,7 @@ impl Known {
     }
 }
 
-/// The inode `ino`, looked up, if `dir` has a name of it.
+/// Looks up the inode `ino` if `dir` has a name of it.
 fn in_directory(vfs: &dyn Vfs, dir: InodeId, ino: InodeId) -> FsResult<Option<Entry>> {
     let mut name = None;
     vfs.readdir(dir, 0, false, &mut |entry| {

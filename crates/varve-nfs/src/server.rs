@@ -21,7 +21,7 @@ use varve_types::InodeId;
 use varve_vfs::{FileType, FsError, Vfs};
 
 use crate::export::Export;
-use crate::known::Known;
+use crate::looked_up::LookedUp;
 use crate::mount;
 use crate::opened::Opened;
 use crate::procedures::{self, DATA_BYTES_MAX, Outcome};
@@ -142,7 +142,7 @@ impl Server {
             file_system: options.file_system,
             verifier: options.start.to_be_bytes(),
             exports,
-            known: Known::new(),
+            looked_up: LookedUp::new(),
             opened: Opened::default(),
         };
         let shared = Arc::new(Shared {

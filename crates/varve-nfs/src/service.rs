@@ -10,7 +10,7 @@ use varve_vfs::{
 
 use crate::export::{Asker, Export, Terms};
 use crate::handle::{FileHandle, HANDLE_BYTES_MAX};
-use crate::known::Known;
+use crate::looked_up::LookedUp;
 use crate::opened::Opened;
 use crate::rpc::Credentials;
 use crate::status::Status;
@@ -30,7 +30,7 @@ pub(crate) struct Service {
     pub(crate) verifier: [u8; 8],
     /// Directories that may be mounted, each with its inode.
     pub(crate) exports: Vec<(Export, InodeId)>,
-    pub(crate) known: Known,
+    pub(crate) looked_up: LookedUp,
     pub(crate) opened: Opened,
 }
 
@@ -146,10 +146,10 @@ impl<'a> Request<'a> {
         if service.vfs.is_awaited(handle.ino) {
             return Err(Status::NOT_SUPPORTED.into());
         }
-        service.known.recall(&*service.vfs, handle)?;
+        service.looked_up.recall(&*service.vfs, handle)?;
         match service.settled(|| call(handle.ino)) {
             Err(FsError::Stale) => {
-                service.known.find_again(&*service.vfs, handle)?;
+                service.looked_up.find_again(&*service.vfs, handle)?;
                 Ok(service.settled(|| call(handle.ino))?)
             }
             done => Ok(done?),
@@ -163,7 +163,7 @@ impl<'a> Request<'a> {
 
     /// A handle of what was found in `dir`, whose lookup is taken over.
     pub(crate) fn found(&self, dir: InodeId, entry: &Entry) -> FileHandle {
-        self.service.known.note(&*self.service.vfs, entry.attr.ino);
+        self.service.looked_up.note(&*self.service.vfs, entry.attr.ino);
         self.child(dir, entry.attr.ino)
     }
 
@@ -243,7 +243,7 @@ impl<'a> Request<'a> {
     /// The attributes of a name's inode, which is not looked up any more then.
     pub(crate) fn peek(&self, dir: InodeId, name: FileName<'_>) -> FsResult<Attr> {
         let entry = self.service.settled(|| self.vfs().lookup(dir, name))?;
-        self.service.known.note(&*self.service.vfs, entry.attr.ino);
+        self.service.looked_up.note(&*self.service.vfs, entry.attr.ino);
         Ok(entry.attr)
     }
 }

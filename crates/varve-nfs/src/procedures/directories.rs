@@ -81,7 +81,7 @@ fn list(request: &Request<'_>, dir: &FileHandle, wanted: Wanted) -> Answer {
             looked_up.extend(entry.attr.map(|_| entry.ino));
             true
         });
-        looked_up.into_iter().for_each(|ino| service.known.note(&*service.vfs, ino));
+        looked_up.into_iter().for_each(|ino| service.looked_up.note(&*service.vfs, ino));
         outcome.map(|()| (writer, begin, is_end))
     };
     let (mut writer, begin, is_end) = service.settled(listed)?;

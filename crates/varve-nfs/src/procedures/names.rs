@@ -45,7 +45,7 @@ pub(super) fn lookup(request: &Request<'_>, dir: &FileHandle, reader: &mut Reade
         b".." if dir.ino == request.export => (*dir, attr),
         b".." => {
             let entry = request.on(dir, |ino| request.vfs().lookup_parent(ino))?;
-            service.known.note(&*service.vfs, entry.attr.ino);
+            service.looked_up.note(&*service.vfs, entry.attr.ino);
             (FileHandle { ino: entry.attr.ino, parent: None, ..*dir }, entry.attr)
         }
         name => {
