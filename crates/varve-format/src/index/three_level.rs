@@ -32,7 +32,7 @@ use std::ops::RangeInclusive;
 
 use super::boundaries::{BoundaryCollector, Directory, split};
 use super::pages::Pages;
-use super::trie::{self, KEY_BITS, Place, TrieKey};
+use super::trie::{self, KEY_BITS, KeyPosition, TrieKey};
 use crate::bits::elias_fano::{self, Access, EliasFano};
 use crate::bits::{BitReader, BitWriter, put_words, read_words};
 use crate::codec::{Reader, put_varint};
@@ -211,8 +211,8 @@ impl ThreeLevelIndex {
     pub(super) fn find(&self, key: &[u8]) -> RangeInclusive<usize> {
         let (prefix, suffix) = split(key);
         let group = match self.directory(prefix) {
-            Place::Before(directory) => self.end_before(directory),
-            Place::At(directory) => self.group_in(directory, suffix),
+            KeyPosition::Before(directory) => self.end_before(directory),
+            KeyPosition::At(directory) => self.group_in(directory, suffix),
         };
         self.pages.blocks_of(group, group)
     }
@@ -220,26 +220,30 @@ impl ThreeLevelIndex {
     /// The blocks that can hold the first key at or after `key`, or else it begins the next.
     pub(super) fn seek(&self, key: &[u8]) -> RangeInclusive<usize> {
         let (first, last) = match self.directory(split(key).0) {
-            Place::Before(directory) => (self.end_before(directory), self.end_before(directory)),
-            Place::At(directory) => (self.end_before(directory), self.end_before(directory + 1)),
+            KeyPosition::Before(directory) => {
+                (self.end_before(directory), self.end_before(directory))
+            }
+            KeyPosition::At(directory) => {
+                (self.end_before(directory), self.end_before(directory + 1))
+            }
         };
         self.pages.blocks_of(first, last)
     }
 
     /// First level: the rank of a prefix.
-    fn directory(&self, prefix: u64) -> Place {
+    fn directory(&self, prefix: u64) -> KeyPosition {
         let after = self.prefix_heads.partition_point(|head| *head <= prefix);
-        let Some(group) = after.checked_sub(1) else { return Place::Before(0) };
+        let Some(group) = after.checked_sub(1) else { return KeyPosition::Before(0) };
         let first = group * GROUP;
         let count = GROUP.min(self.directories - first);
         let mut bits = BitReader::new(&self.tries, self.prefix_tries[group].into());
         let common = bits.take(COMMON_BITS) as u32;
         if (prefix ^ self.prefix_heads[group]).leading_zeros() < common {
-            return Place::Before(first + count);
+            return KeyPosition::Before(first + count);
         }
         match trie::find(bits, count, common, prefix) {
-            Place::Before(rank) => Place::Before(first + rank),
-            Place::At(rank) => Place::At(first + rank),
+            KeyPosition::Before(rank) => KeyPosition::Before(first + rank),
+            KeyPosition::At(rank) => KeyPosition::At(first + rank),
         }
     }
 
@@ -272,8 +276,8 @@ impl ThreeLevelIndex {
             return portion + count;
         }
         match trie::find(bits, count, self.zeros, suffix) {
-            Place::Before(rank) => portion + rank,
-            Place::At(rank) => portion + rank + 1,
+            KeyPosition::Before(rank) => portion + rank,
+            KeyPosition::At(rank) => portion + rank + 1,
         }
     }
 

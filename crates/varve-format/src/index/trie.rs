@@ -35,7 +35,7 @@ pub(super) struct TrieKey {
 
 /// Where a key belongs among those of a trie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum KeyPosition {
     /// After this many keys, and before the next.
     Before(usize),
     /// It equals the key of this number in all that matters.
@@ -68,7 +68,7 @@ pub(super) fn encode(keys: &[TrieKey], depth: u32, out: &mut BitWriter) {
 ///
 /// REQUIRES: [`check`] took the trie.
 #[inline]
-pub(super) fn find(mut bits: BitReader<'_>, len: usize, depth: u32, key: u64) -> Place {
+pub(super) fn find(mut bits: BitReader<'_>, len: usize, depth: u32, key: u64) -> KeyPosition {
     let (mut len, mut depth, mut before) = (len, depth, 0);
     while len > 1 {
         let left = take_split(&mut bits, len).unwrap_or(0);
@@ -82,14 +82,14 @@ pub(super) fn find(mut bits: BitReader<'_>, len: usize, depth: u32, key: u64) ->
         depth += 1;
     }
     if len == 0 {
-        return Place::Before(before);
+        return KeyPosition::Before(before);
     }
     let (tail, rest) = take_leaf(&mut bits);
     let own = key.checked_shl(depth).unwrap_or(0).checked_shr(KEY_BITS - tail).unwrap_or(0);
     match own.cmp(&rest) {
-        Ordering::Less => Place::Before(before),
-        Ordering::Equal => Place::At(before),
-        Ordering::Greater => Place::Before(before + 1),
+        Ordering::Less => KeyPosition::Before(before),
+        Ordering::Equal => KeyPosition::At(before),
+        Ordering::Greater => KeyPosition::Before(before + 1),
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(bits.at(), out.bits());
             for (rank, &key) in set.iter().enumerate().step_by(1 + set.len() / 500) {
                 let start = BitReader::new(out.words(), 0);
-                assert_eq!(find(start, set.len(), 0, key), Place::At(rank));
+                assert_eq!(find(start, set.len(), 0, key), KeyPosition::At(rank));
             }
         }
     }
@@ -199,7 +199,7 @@ mod tests {
             let out = encoded(&keys);
             for (i, &key) in set.iter().enumerate().skip(1).step_by(2 + set.len() / 250 * 2) {
                 let found = find(BitReader::new(out.words(), 0), keys.len(), 0, key);
-                assert_eq!(found, Place::Before(i.div_ceil(2)), "key {i} of {}", set.len());
+                assert_eq!(found, KeyPosition::Before(i.div_ceil(2)), "key {i} of {}", set.len());
             }
         }
     }
