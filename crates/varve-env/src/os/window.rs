@@ -9,7 +9,7 @@
 //!   place and notes it; the store is repeated there, and [`Window::write`] fails when it sees the note. Faults elsewhere go to
 //!   the handler that was there before.
 //!
-//! A handler may touch little: the windows stand in an array of fixed length ([`PLACES`]), of atomics.
+//! A handler may touch little: the windows stand in an array of fixed length ([`SLOTS`]), of atomics.
 
 #![allow(
     unsafe_code,
@@ -33,12 +33,12 @@ const STEADY: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
 const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// The windows that are open, for the handler. A process with more open logs writes the others as usual.
-static PLACES: [Place; 64] = [const { Place::empty() }; 64];
+static SLOTS: [WindowSlot; 64] = [const { WindowSlot::empty() }; 64];
 /// What was to be done at SIGBUS before. `None` if the handler could not be set.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
 /// Where a window is.
-struct Place {
+struct WindowSlot {
     taken: AtomicBool,
     /// Its first address; 0 while there is none.
     start: AtomicUsize,
@@ -47,9 +47,9 @@ struct Place {
     failed: AtomicBool,
 }
 
-impl Place {
-    const fn empty() -> Place {
-        Place {
+impl WindowSlot {
+    const fn empty() -> WindowSlot {
+        WindowSlot {
             taken: AtomicBool::new(false),
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
@@ -70,7 +70,7 @@ pub(super) struct OsWindow {
     len: usize,
     /// Where in the file it begins.
     offset: u64,
-    place: &'static Place,
+    slot: &'static WindowSlot,
 }
 
 // SAFETY: the mapping is this value's alone, and is reached through `&mut self`.
@@ -78,9 +78,9 @@ unsafe impl Send for OsWindow {}
 // SAFETY: nothing is done through `&self`.
 unsafe impl Sync for OsWindow {}
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for WindowSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Place").field("failed", &self.failed).finish_non_exhaustive()
+        f.debug_struct("WindowSlot").field("failed", &self.failed).finish_non_exhaustive()
     }
 }
 
@@ -95,21 +95,21 @@ impl OsWindow {
         let (offset, Ok(len)) = (offset - lead, usize::try_from(len + lead)) else {
             return Ok(None);
         };
-        let is_free = |place: &&Place| !place.taken.swap(true, Ordering::AcqRel);
-        let Some(place) = PLACES.iter().find(is_free) else { return Ok(None) };
+        let is_free = |slot: &&WindowSlot| !slot.taken.swap(true, Ordering::AcqRel);
+        let Some(slot) = SLOTS.iter().find(is_free) else { return Ok(None) };
         // SAFETY: a new mapping at an address of the kernel's choice.
         let mapped = unsafe { mmap(ptr::null_mut(), len, ACCESS, MapFlags::SHARED, fd, offset) };
         let memory = match mapped.map(|start| NonNull::new(start.cast())) {
             Ok(Some(memory)) => memory,
             failed => {
-                place.taken.store(false, Ordering::Release);
+                slot.taken.store(false, Ordering::Release);
                 return failed.map(|_| None).map_err(io::Error::from);
             }
         };
-        place.failed.store(false, Ordering::Release);
-        place.len.store(len, Ordering::Release);
-        place.start.store(memory.as_ptr() as usize, Ordering::Release);
-        Ok(Some(OsWindow { memory, len, offset, place }))
+        slot.failed.store(false, Ordering::Release);
+        slot.len.store(len, Ordering::Release);
+        slot.start.store(memory.as_ptr() as usize, Ordering::Release);
+        Ok(Some(OsWindow { memory, len, offset, slot }))
     }
 }
 
@@ -142,7 +142,7 @@ impl Window for OsWindow {
         };
         // The handler runs on this thread, before the store that raised the signal is over.
         compiler_fence(Ordering::SeqCst);
-        match self.place.failed.load(Ordering::Acquire) {
+        match self.slot.failed.load(Ordering::Acquire) {
             true => Err(io::Error::from_raw_os_error(libc::EIO)),
             false => Ok(()),
         }
@@ -151,10 +151,10 @@ impl Window for OsWindow {
 
 impl Drop for OsWindow {
     fn drop(&mut self) {
-        self.place.start.store(0, Ordering::Release);
+        self.slot.start.store(0, Ordering::Release);
         // SAFETY: the mapping of this value, or what the handler put in its place; nothing borrows it.
         let _ = unsafe { munmap(self.memory.as_ptr().cast(), self.len) };
-        self.place.taken.store(false, Ordering::Release);
+        self.slot.taken.store(false, Ordering::Release);
     }
 }
 
@@ -180,15 +180,15 @@ extern "C" fn on_fault(
 ) {
     // SAFETY: the kernel passes what SA_SIGINFO promises.
     let address = unsafe { (*info).si_addr() } as usize;
-    if let Some(place) = PLACES.iter().find(|place| place.has(address)) {
-        let (start, len) = (place.start.load(Ordering::Acquire), place.len.load(Ordering::Acquire));
+    if let Some(slot) = SLOTS.iter().find(|slot| slot.has(address)) {
+        let (start, len) = (slot.start.load(Ordering::Acquire), slot.len.load(Ordering::Acquire));
         // SAFETY: the range is that of a window, whose owner is the interrupted thread or at least has not unmapped
         // it; a system call without the C library's errno.
         let replaced = unsafe {
             mmap_anonymous(start as *mut _, len, ACCESS, MapFlags::PRIVATE | MapFlags::FIXED)
         };
         if replaced.is_ok() {
-            place.failed.store(true, Ordering::Release);
+            slot.failed.store(true, Ordering::Release);
             return;
         }
     }
