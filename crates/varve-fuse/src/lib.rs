@@ -37,10 +37,10 @@ mod waiters;
 pub use bursts::IdlePoll;
 pub use handover::{PauseHandle, Paused, StateError};
 pub use mount::{
-    DEAD, Elsewhere, FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, MountWatch,
-    Mounted, Place, Refusal, StopHandle, UnmountError, UnmountMode, bound_elsewhere, copies_of,
-    find_mounts, find_mounts_of, is_dead, mount, mount_of, mount_within, remount, seen_elsewhere,
-    unmount, unmount_that, walk_apart,
+    DEAD, Elsewhere, FS_TYPE, MountError, MountMethod, MountOptions, MountPoint, MountTarget,
+    MountWatch, Mounted, Refusal, StopHandle, UnmountError, UnmountMode, bound_elsewhere,
+    copies_of, find_mounts, find_mounts_of, is_dead, mount, mount_of, mount_within, remount,
+    seen_elsewhere, unmount, unmount_that, walk_apart,
 };
 pub use notify::Notifier;
 pub use readers::Placement;

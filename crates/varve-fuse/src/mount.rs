@@ -17,9 +17,9 @@ mod direct;
 mod elsewhere;
 mod fusermount;
 mod namespace;
-mod place;
 mod stop;
 mod table;
+mod target;
 mod umount;
 mod watch;
 
@@ -31,10 +31,10 @@ use std::path::{Path, PathBuf};
 pub use apart::walk_apart;
 pub(crate) use apart::walks_apart;
 pub use elsewhere::{Elsewhere, bound_elsewhere, copies_of, seen_elsewhere};
-pub use place::{Place, mount_of, unmount_that};
 use rustix::io::Errno;
 pub use stop::StopHandle;
 pub use table::{MountPoint, find_mounts, find_mounts_of};
+pub use target::{MountTarget, mount_of, unmount_that};
 pub use umount::{UnmountError, UnmountMode, unmount};
 pub use watch::MountWatch;
 
@@ -245,15 +245,15 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> 
 
 /// Attaches a new FUSE connection to a place on a mount that this process serves: nothing is asked of it, as it may answer
 /// only once this is mounted there. Takes CAP_SYS_ADMIN.
-pub fn mount_within(place: &Place, options: &MountOptions) -> Result<Mounted, MountError> {
+pub fn mount_within(target: &MountTarget, options: &MountOptions) -> Result<Mounted, MountError> {
     let method = MountMethod::Direct;
-    match direct::mount_within(place, options) {
+    match direct::mount_within(target, options) {
         Ok(connection) => {
-            let stop = StopHandle::within(place);
+            let stop = StopHandle::within(target);
             Ok(Mounted { connection, stop, method, refusals: Vec::new() })
         }
         Err(reason) => Err(MountError::Refused {
-            dir: place.path(),
+            dir: target.path(),
             refusals: vec![Refusal { method, reason }],
         }),
     }

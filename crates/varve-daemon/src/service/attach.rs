@@ -12,7 +12,7 @@ use std::thread;
 use varve::{Error, Result, exit_status};
 use varve_fs::{VarveFs, ViewKind, ViewName};
 use varve_fuse::{
-    Elsewhere, IdlePoll, MountOptions, MountWatch, Place, Session, SessionOptions, Transport,
+    Elsewhere, IdlePoll, MountOptions, MountTarget, MountWatch, Session, SessionOptions, Transport,
     UnmountError, UnmountMode, bound_elsewhere, mount_within, seen_elsewhere,
 };
 use varve_types::InodeId;
@@ -229,10 +229,10 @@ impl ViewDesk {
     }
 
     /// Where a view is mounted. REQUIRES: there is such a view, or was.
-    pub(super) fn place(&self, name: &ViewName) -> Result<Place> {
+    pub(super) fn place(&self, name: &ViewName) -> Result<MountTarget> {
         let path = self.dir.join(name.path());
         match (&self.main, path.parent()) {
-            (Some(main), Some(dir)) => Ok(Place::new(main.id(), dir, name.name.as_str())),
+            (Some(main), Some(dir)) => Ok(MountTarget::new(main.id(), dir, name.name.as_str())),
             _ => {
                 let text = format!("{} is not to be found in the mount table", self.dir.display());
                 Err(Error::failed(text).hint("unmount and mount again"))
@@ -262,7 +262,7 @@ impl ViewDesk {
     /// Has what programs have changed in the mapped memory of these files of the main view written.
     pub(super) fn write_back(&self, files: &[(InodeId, PathBuf)]) -> std::io::Result<()> {
         match &self.main {
-            Some(main) => Place::new(main.id(), &self.dir, ".").write_back(files),
+            Some(main) => MountTarget::new(main.id(), &self.dir, ".").write_back(files),
             None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! mount(2) by this process.
+//! Mounts by mount(2) in this process.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,25 +8,29 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use super::place::{open_on, open_there, path_to};
-use super::{Connection, FS_TYPE, MountOptions, MountPoint, Place, alone};
+use super::target::{open_on, open_there, path_to};
+use super::{Connection, FS_TYPE, MountOptions, MountPoint, MountTarget, alone};
 
 const DEVICE: &str = "/dev/fuse";
 
-/// Opens the FUSE device and mounts it on `dir`, an absolute path without symbolic links. The reason, if it cannot.
+/// Opens the FUSE device and mounts it on `dir`, an absolute path without symbolic links. The error is the reason why
+/// it cannot.
 pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, String> {
     let connection = open(options)?;
-    // Whoever owns a directory above may have put a link in its place.
+    // The owner of a directory above may have replaced it by a link.
     let dir = open_there(dir).map_err(|err| format!("open the directory: {err}"))?;
     attachment(&connection, options)?(&path_to(&dir)).map(|()| connection)
 }
 
-/// The same on a place of a mount that this process serves.
-pub(super) fn mount_within(place: &Place, options: &MountOptions) -> Result<Connection, String> {
+/// Mounts a new connection on a target on a mount that this process serves.
+pub(super) fn mount_within(
+    target: &MountTarget,
+    options: &MountOptions,
+) -> Result<Connection, String> {
     let connection = open(options)?;
     let attach = attachment(&connection, options)?;
     let attach = |at: &Path| (attach(at).map_err(std::io::Error::other), ());
-    let attached = place.walk(Some(connection.device.as_fd()), attach);
+    let attached = target.walk(Some(connection.device.as_fd()), attach);
     attached.map(|()| connection).map_err(|err| err.to_string())
 }
 
@@ -36,7 +40,7 @@ fn open(options: &MountOptions) -> Result<Connection, String> {
     Ok(Connection { device, root_alone: alone::is_for_root(options) })
 }
 
-/// What mounts `connection` on a directory.
+/// Returns a function that mounts `connection` on a directory.
 fn attachment(
     connection: &Connection,
     options: &MountOptions,
@@ -62,7 +66,7 @@ fn attachment(
     })
 }
 
-/// Gives a mount other flags; the connection stays. The reason, if it cannot.
+/// Changes the flags of a mount; the connection stays. The error is the reason why it cannot.
 pub(super) fn remount(mount: &MountPoint, options: &MountOptions) -> Result<(), String> {
     let root = open_on(mount.id, &mount.dir).map_err(|err| err.to_string())?;
     rustix::mount::mount_remount(path_to(&root), flags(options), c"").map_err(|err| match err {

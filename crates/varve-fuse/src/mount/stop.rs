@@ -12,8 +12,8 @@ use rustix::mount::{
 use rustix::thread::UnshareFlags;
 
 use super::apart::walk_apart;
-use super::place::{Place, unmount_that};
 use super::table::{MountPoint, find_mounts};
+use super::target::{MountTarget, unmount_that};
 use super::umount::{UnmountError, UnmountMode, unmount};
 
 /// Where the kernel's control of FUSE connections is, if it is mounted. What is there belongs to whoever has mounted.
@@ -36,8 +36,8 @@ enum What {
     Gone,
     /// What is mounted on the directory, as the mount table cannot be read.
     Any,
-    /// What is mounted on a place of another mount of this process.
-    Within(Place),
+    /// What is mounted on a target of another mount of this process.
+    Within(MountTarget),
 }
 
 impl StopHandle {
@@ -53,10 +53,10 @@ impl StopHandle {
         StopHandle { dir, what, made }
     }
 
-    /// For what is mounted on `place`.
-    pub(super) fn within(place: &Place) -> StopHandle {
-        let made = find_mounts().ok().and_then(|mounts| place.mount_among(&mounts).cloned());
-        StopHandle { dir: place.path(), what: What::Within(place.clone()), made }
+    /// For what is mounted on `target`.
+    pub(super) fn within(target: &MountTarget) -> StopHandle {
+        let made = find_mounts().ok().and_then(|mounts| target.mount_among(&mounts).cloned());
+        StopHandle { dir: target.path(), what: What::Within(target.clone()), made }
     }
 
     /// The mount point.
@@ -70,7 +70,7 @@ impl StopHandle {
             What::Mount(mount) => unmount_that(*mount, &self.dir, mode),
             What::Gone => Err(UnmountError::NotMounted(self.dir.clone())),
             What::Any => unmount(&self.dir, mode),
-            What::Within(place) => place.unmount(mode),
+            What::Within(target) => target.unmount(mode),
         }
     }
 

@@ -1,13 +1,16 @@
-//! Places on a mount that this process serves, where it mounts others and takes them away.
+//! Names on a mount of this process, on which the process mounts others and unmounts them.
 //!
-//! The path to the mount may lead elsewhere by now: whoever owns a directory above can rename that and put a link in its place, and
-//! this process may mount and unmount where he may not. So nothing is done by the path alone:
+//! The path to the mount may lead elsewhere by now. The owner of a directory above can rename it and put a link
+//! there, and this process may mount and unmount where that owner may not. So no step relies on the path alone:
 //!
-//! 1. The directory of the place is opened without following links.
-//! 2. It must lie on the mount, as the kernel numbers mounts: so what is in it is what this process says.
-//! 3. The rest is done by its descriptor and the last name.
+//! 1. The directory of the target is opened without following links.
+//! 2. The directory must lie on the mount, by the kernel's number of the mount. So its entries are the ones that this
+//!    process serves.
+//! 3. All further steps use its descriptor and the last name.
 //!
-//! All in a process apart ([`walk_apart`]), since it takes requests to the mount.
+//! A separate process does all this ([`walk_apart`]), because the steps send requests to the mount.
+//!
+//! Invariant: no mount is made or removed outside of the mount with the given id.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -23,27 +26,27 @@ use super::apart::walk_apart;
 use super::table::MountPoint;
 use super::umount::{UnmountError, UnmountMode, flags, unmount};
 
-/// A name in a directory of a mount that this process serves.
+/// A name in a directory of a mount that this process serves, on which it mounts another file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MountTarget {
     mount: u64,
     dir: PathBuf,
     name: OsString,
 }
 
-impl Place {
+impl MountTarget {
     /// `name` in the directory `dir`, an absolute path without symbolic links, which lies on the mount with this id
     /// ([`super::MountPoint::id`]).
-    pub fn new(mount: u64, dir: impl Into<PathBuf>, name: impl Into<OsString>) -> Place {
-        Place { mount, dir: dir.into(), name: name.into() }
+    pub fn new(mount: u64, dir: impl Into<PathBuf>, name: impl Into<OsString>) -> MountTarget {
+        MountTarget { mount, dir: dir.into(), name: name.into() }
     }
 
-    /// Where it is, for people.
+    /// Returns the path, for messages.
     pub fn path(&self) -> PathBuf {
         self.dir.join(&self.name)
     }
 
-    /// What is mounted on it, of `mounts`; nothing if the mount it lies on is elsewhere by now.
+    /// Finds in `mounts` what is mounted on the target; `None` if the mount of the target is elsewhere by now.
     pub(super) fn mount_among<'a>(&self, mounts: &'a [MountPoint]) -> Option<&'a MountPoint> {
         let is_there =
             |mount: &MountPoint| mount.id == self.mount && self.dir.starts_with(&mount.dir);
@@ -51,10 +54,10 @@ impl Place {
         mounts.iter().rfind(|mount| mount.dir == self.path())
     }
 
-    /// Does `work` with a path that leads to the place whatever is renamed meanwhile; on the terms of [`walk_apart`]. What is mounted
-    /// there is found by it as well.
+    /// Runs `work` under the rules of [`walk_apart`], with a path that leads to the target even if directories are
+    /// renamed meanwhile. The path also leads to what is mounted on the target.
     ///
-    /// An error if its directory is not to be found on the mount.
+    /// Fails if the directory of the target is not on the mount.
     pub fn walk<Left>(
         &self,
         kept: Option<BorrowedFd<'_>>,
@@ -69,7 +72,7 @@ impl Place {
         })
     }
 
-    /// Detaches what is mounted on it.
+    /// Detaches what is mounted on the target.
     pub fn unmount(&self, mode: UnmountMode) -> Result<(), UnmountError> {
         let walk = move |at: &Path| {
             // What the kernel has in memory of it, it drops when its root is closed: that takes its time after many files.
@@ -86,16 +89,16 @@ impl Place {
         }
     }
 
-    /// Whether programs have files or their working directory on what is mounted on it, as far as the kernel knows. Nobody else may
-    /// ask at the same time: two who do would take it away.
+    /// Returns whether programs have files or their working directory on what is mounted on the target, as far as the
+    /// kernel knows. REQUIRES: no other thread calls this at the same time; two calls would unmount the file system.
     pub fn is_in_use(&self) -> io::Result<bool> {
-        // Asked to take an unused mount away the kernel marks it first, and that it says. Whoever walks through it then
-        // takes the mark off, as is done here.
+        // The first request to expire an unused mount only marks it, and says so. A walk through the mount removes
+        // the mark, so this does one.
         let asks = UnmountFlags::EXPIRE | UnmountFlags::NOFOLLOW;
         let path = OFlags::PATH | OFlags::CLOEXEC;
         let walk = move |at: &Path| {
             let asked = rustix::mount::unmount(at, asks);
-            // Closed before anybody asks again.
+            // The descriptor is closed before the next call.
             drop(rustix::fs::open(at, path, Mode::empty()));
             (if asked == Err(Errno::BUSY) { Err(Errno::BUSY.into()) } else { Ok(()) }, ())
         };
@@ -106,11 +109,11 @@ impl Place {
         }
     }
 
-    /// Has what programs have changed of `files` in mapped memory written to the file system that is mounted on it: of each its path
-    /// from there and its number, which must be a regular file's.
+    /// Writes what programs have changed of `files` in mapped memory to the file system that is mounted on the
+    /// target. Each file comes as its inode and its path from the target, and must be a regular file.
     ///
-    /// `NotFound` if some are not where they are said to be, and another error if some could not be written, which counts first: that
-    /// is said once only. The others are written all the same.
+    /// `NotFound` if a file is not at its path. Another error if a file could not be written; this error comes first,
+    /// because the kernel reports it only once. All other files are written in any case.
     pub fn write_back(&self, files: &[(InodeId, PathBuf)]) -> io::Result<()> {
         self.walk(None, |at| (write_back_below(at, files), ()))
     }
@@ -129,14 +132,15 @@ fn write_back_below(root: &Path, files: &[(InodeId, PathBuf)]) -> io::Result<()>
     written.and(found)
 }
 
-/// Has what is in memory alone of the file `ino` at `path` below `root` written. `NotFound` if it is not there.
+/// Writes what the file `ino` at `path` below `root` has in memory alone. `NotFound` if it is not there.
 fn write_back(root: BorrowedFd<'_>, ino: InodeId, path: &Path) -> io::Result<()> {
     let links = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    // What it may be instead by now neither waits for a writer nor becomes a terminal.
+    // Another file may be there by now: these flags keep a pipe from waiting for a writer and a terminal from
+    // becoming this process's own.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let open = |access| rustix::fs::openat2(root, path, flags | access, Mode::empty(), links);
     let file = match open(OFlags::RDONLY) {
-        // Who may not read it may write to it.
+        // A user without the right to read may have the right to write.
         Err(Errno::ACCESS) => open(OFlags::WRONLY),
         opened => opened,
     };
@@ -150,12 +154,12 @@ fn write_back(root: BorrowedFd<'_>, ino: InodeId, path: &Path) -> io::Result<()>
     if rustix::fs::fstat(&file)?.st_ino != ino.get() {
         return Err(Errno::NOENT.into());
     }
-    // No syncfs(2) of it all: that neither waits for what is being written to a server of files nor writes all of it.
+    // Not syncfs(2): over FUSE it neither waits for pages that are being written nor writes all pages.
     Ok(rustix::fs::fsync(&file)?)
 }
 
-/// Detaches the mount with the id `mount` from `dir`, an absolute path without symbolic links; no other that the path may lead to by
-/// now.
+/// Detaches the mount with the id `mount` from `dir`, an absolute path without symbolic links. Leaves any other mount
+/// to which the path may lead by now.
 pub fn unmount_that(mount: u64, dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
     let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else {
         return unmount(dir, mode);
@@ -168,14 +172,15 @@ pub fn unmount_that(mount: u64, dir: &Path, mode: UnmountMode) -> Result<(), Unm
     if !mount_of(root.as_fd()).is_ok_and(|id| id == mount) {
         return Err(gone());
     }
-    // It would be in use by that. What is mounted on it keeps the name from becoming another's.
+    // An open descriptor would keep the mount in use. The mount itself keeps the name from standing for something
+    // else.
     drop(root);
     match rustix::mount::unmount(&at, flags(mode)) {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(UnmountError::Busy(dir.to_path_buf())),
-        // Somebody else has just taken it away.
+        // Another process has just unmounted it.
         Err(Errno::INVAL | Errno::NOENT) => Err(gone()),
-        // Without the right to, the helper sees to it that it is the user's.
+        // Without the right to unmount, the helper checks that the mount is the user's.
         Err(Errno::PERM) => unmount(dir, mode),
         Err(error) => {
             Err(UnmountError::Failed { dir: dir.to_path_buf(), reason: error.to_string() })
@@ -195,13 +200,13 @@ pub(super) fn open_on(mount: u64, dir: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens the directory `dir`, on the way to which no symbolic link is followed.
+/// Opens the directory `dir` without following a symbolic link on the way.
 pub(super) fn open_there(dir: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat2(CWD, dir, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
-/// A path to the opened directory `dir`, whatever is renamed meanwhile.
+/// Returns a path to the opened directory `dir`, which renames do not change.
 pub(super) fn path_to(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/thread-self/fd/{}", dir.as_raw_fd()))
 }
@@ -211,11 +216,12 @@ fn within(dir: &OwnedFd, name: &OsStr) -> PathBuf {
     path_to(dir).join(name)
 }
 
-/// The id of the mount on which a file lies ([`MountPoint::id`]), from proc_pid_fdinfo(5): no question to who serves it.
+/// Returns the id of the mount on which a file lies ([`MountPoint::id`]), from proc_pid_fdinfo(5). This sends no
+/// request to the file system.
 #[allow(clippy::disallowed_methods, reason = "descriptors belong to the machine")]
 pub fn mount_of(file: BorrowedFd<'_>) -> io::Result<u64> {
     let told = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", file.as_raw_fd()))?;
     let id = told.lines().find_map(|line| line.strip_prefix("mnt_id:"));
     let id = id.and_then(|id| id.trim().parse().ok());
-    id.ok_or_else(|| io::Error::other("the kernel does not tell on which mount a file lies"))
+    id.ok_or_else(|| io::Error::other("the kernel does not say on which mount a file lies"))
 }

@@ -1,4 +1,4 @@
-//! What a mount is like now: `mount -o remount` changes it without a word to who serves it.
+//! The current flags of a mount. `mount -o remount` changes them without a notice to the server of the mount.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,49 +14,53 @@ use super::table::{MountPoint, parse};
 #[derive(Debug)]
 pub struct MountWatch {
     id: u64,
-    known: Mutex<Known>,
+    last_read: Mutex<LastRead>,
 }
 
-/// What was last read of it.
+/// What was last read about the mount.
 #[derive(Debug)]
-struct Known {
-    /// The mount table, which tells by poll(2) that it has changed since it was opened.
+struct LastRead {
+    /// The mount table. By poll(2) it reports that it has changed since it was opened.
     table: File,
     mount: MountPoint,
 }
 
 impl MountWatch {
-    /// The mount of `source` on `dir`; `None` if it is not in the mount table.
+    /// Finds the mount of `source` on `dir`; `None` if it is not in the mount table.
     pub fn find(dir: &Path, source: &OsStr) -> io::Result<Option<MountWatch>> {
         let (table, mounts) = read()?;
         let is_it = |mount: &MountPoint| mount.dir == dir && mount.source == source;
         let found = mounts.into_iter().rfind(is_it);
-        Ok(found
-            .map(|mount| MountWatch { id: mount.id, known: Mutex::new(Known { table, mount }) }))
+        Ok(found.map(|mount| MountWatch {
+            id: mount.id,
+            last_read: Mutex::new(LastRead { table, mount }),
+        }))
     }
 
-    /// Its id.
+    /// Returns the id of the mount.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// What it is like now; what it was last if it is gone, or the kernel does not tell.
+    /// Returns the mount as it is now, or as it was last if it is gone or the kernel's table cannot be read.
     pub fn now(&self) -> MountPoint {
-        let mut known = self.known.lock();
-        if has_changed(&known.table) {
+        let mut last_read = self.last_read.lock();
+        if has_changed(&last_read.table) {
             match read() {
                 Ok((table, mounts)) => {
-                    known.table = table;
+                    last_read.table = table;
                     if let Some(mount) = mounts.into_iter().find(|mount| mount.id == self.id) {
-                        known.mount = mount;
+                        last_read.mount = mount;
                     }
                 }
                 Err(error) => {
-                    log::warn!("the flags of a mount are taken for what they were: {error}")
+                    log::warn!(
+                        "cannot read the mount table, so the last known flags of a mount stay in use: {error}"
+                    )
                 }
             }
         }
-        known.mount.clone()
+        last_read.mount.clone()
     }
 }
 

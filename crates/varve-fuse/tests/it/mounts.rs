@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use varve_fuse::{
-    MountError, MountMethod, MountOptions, Place, SessionOptions, UnmountError, UnmountMode,
+    MountError, MountMethod, MountOptions, MountTarget, SessionOptions, UnmountError, UnmountMode,
     find_mounts, mount, unmount, walk_apart,
 };
 use varve_testkit::{Command, PATIENCE, eventually, skipped};
@@ -245,12 +245,12 @@ fn all_files_are_written_back_that_can_be() {
     });
     fs::remove_file(mount.path("absent")).unwrap();
     *fs.sync_fails.lock() = Some(failing.0);
-    let place = Place::new(id, dir, ".");
+    let target = MountTarget::new(id, dir, ".");
     let synced = || std::mem::take(&mut *fs.synced.lock());
-    let refused = place.write_back(&[absent.clone(), failing, absent.clone(), last.clone()]);
+    let refused = target.write_back(&[absent.clone(), failing, absent.clone(), last.clone()]);
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
     assert_eq!(synced(), [last.0]);
-    let refused = place.write_back(&[absent, last.clone()]).unwrap_err();
+    let refused = target.write_back(&[absent, last.clone()]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotFound);
     assert_eq!(synced(), [last.0]);
     mount.finish().unwrap();
