@@ -43,24 +43,24 @@ mod said;
 mod transactions;
 mod trees;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_types::InodeId;
 use varve_vfs::{Blocked, FsError, FsResult, Handle, Vfs};
 
+use crate::agreement::Agreement;
+use crate::answer::{Answer, unless_it_panics};
 use crate::backing::BackingTable;
 use crate::convert;
 use crate::device::Device;
 use crate::handover::SessionState;
-use crate::handshake::Agreement;
 use crate::meters::Meters;
+use crate::options::SessionOptions;
 use crate::parked::{self, Parked};
 use crate::protocol::constants::{FUSE_RELEASE, opcode_name};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::{DecodeError, Header, Request};
-use crate::session::SessionOptions;
 use crate::transport::{Hold, Origin, Until};
 use crate::waiters::{Job, Waiters};
 use arrivals::Arrivals;
@@ -68,19 +68,6 @@ use astray::Astray;
 pub(crate) use checked::Checked;
 use listers::Listers;
 use rules::errno;
-
-/// How to answer a request.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    /// It went well, and what there is to say is in the reply.
-    Body,
-    /// It went well, with these bytes.
-    Data(Bytes),
-    /// It failed; or, with 0, it went well and there is nothing to say.
-    Errno(i32),
-    /// Another thread answers.
-    Later,
-}
 
 /// An answer, or why the file system gives none.
 type Served = FsResult<Answer>;
@@ -94,14 +81,6 @@ struct Call<'a> {
     header: &'a Header,
     ino: InodeId,
     reply: &'a mut Reply,
-}
-
-/// Does `work` of a request; the answer if it panics, which is logged.
-pub(crate) fn unless_it_panics<T>(opcode: u32, work: impl FnOnce() -> T) -> Result<T, Answer> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
-        log::error!("{} panicked", opcode_name(opcode));
-        Answer::Errno(libc::EIO)
-    })
 }
 
 /// Serves the kernel's requests by a `Vfs`.

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use crate::agreement::Agreement;
 use crate::device::Device;
-use crate::handshake::Agreement;
 use crate::transport::Transport;
 pub(crate) use gate::Gate;
 pub(crate) use state::{OpenInode, ROOT_ALONE, SessionState};

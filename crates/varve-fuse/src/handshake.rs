@@ -7,24 +7,19 @@
 //! FUSE_EXPORT_SUPPORT (a `Vfs` has no lookup by inode id alone).
 
 use std::io;
-use std::num::NonZeroUsize;
 
 use rustix::param::page_size;
 
+use crate::agreement::{Agreement, REQUEST_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::device::Device;
-use crate::handover::{OpenInode, ROOT_ALONE, SessionState};
+use crate::options::{ReaddirPlus, SessionOptions};
 use crate::protocol::constants::*;
 use crate::protocol::reply::{InitOut, Reply};
 use crate::protocol::request::{Header, Init, Request};
-use crate::session::{ReaddirPlus, SessionOptions};
 use crate::transport::{self, Carrier, NoUring, PAYLOAD_BYTES_MAX, Transport};
 
-/// The largest write in one request, in bytes; the kernel's own limit by default.
-const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// The same through rings, whose every entry must have room for it.
 const RING_WRITE_BYTES_MAX: u32 = PAYLOAD_BYTES_MAX as u32;
-/// Room for the longest request: a write with its header, or two names.
-pub(crate) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
 /// How many requests that no program waits for (readahead, release) may be under way.
 const BACKGROUND_REQUESTS_MAX: u16 = 64;
 /// With so many the kernel holds back further readahead.
@@ -33,73 +28,6 @@ const BACKGROUND_REQUESTS_CONGESTED: u16 = BACKGROUND_REQUESTS_MAX / 4 * 3;
 const STACK_DEPTH_MAX: u32 = 1;
 /// The oldest protocol served: Linux 5.4.
 const MINOR_MIN: u32 = 31;
-
-/// What was agreed on, once for the life of the mount.
-#[derive(Debug)]
-pub(crate) struct Agreement {
-    /// The capabilities, and [`ROOT_ALONE`].
-    flags: u64,
-    /// The largest write in one request.
-    write_bytes_max: u32,
-    /// How requests travel.
-    pub(crate) transport: Transport,
-    /// Why not through rings, unless that was the caller's choice.
-    pub(crate) no_uring: Option<NoUring>,
-}
-
-impl Agreement {
-    /// What the session that left `state` had agreed on; the reason, if this one cannot keep to it.
-    pub(crate) fn of(state: &SessionState) -> Result<Agreement, String> {
-        let SessionState { flags, write_bytes_max, .. } = *state;
-        if write_bytes_max > WRITE_BYTES_MAX {
-            let reason = "the kernel was promised room for writes of";
-            return Err(format!("{reason} {write_bytes_max} bytes, more than this version has"));
-        }
-        Ok(Agreement { flags, write_bytes_max, transport: Transport::Dev, no_uring: None })
-    }
-
-    /// For the next session.
-    pub(crate) fn state(&self, open: Vec<OpenInode>) -> SessionState {
-        SessionState { flags: self.flags, write_bytes_max: self.write_bytes_max, open }
-    }
-
-    /// SETXATTR comes in its longer form.
-    pub(crate) fn setxattr_ext(&self) -> bool {
-        self.flags & FUSE_SETXATTR_EXT != 0
-    }
-
-    /// The kernel obeys access control lists.
-    pub(crate) fn posix_acl(&self) -> bool {
-        self.flags & FUSE_POSIX_ACL != 0
-    }
-
-    /// Permissions are not checked, as only root gets in.
-    pub(crate) fn root_alone(&self) -> bool {
-        self.flags & ROOT_ALONE != 0
-    }
-
-    /// Backing files may be registered.
-    pub(crate) fn passthrough(&self) -> bool {
-        self.flags & FUSE_PASSTHROUGH != 0
-    }
-
-    /// What programs may know of it, as JSON, and of the number of reader threads that was asked for.
-    pub(crate) fn status_json(&self, threads: Option<NonZeroUsize>) -> String {
-        let mut status = format!("{{\"transport\":\"{}\"", self.transport);
-        if let Some(threads) = threads {
-            status.push_str(&format!(",\"threads\":{threads}"));
-        }
-        if let Some(reason) = &self.no_uring {
-            let reason = reason.to_string().replace(['"', '\\'], "'");
-            status.push_str(&format!(",\"no_io_uring\":\"{reason}\""));
-        }
-        if self.root_alone() {
-            status.push_str(",\"root_alone\":true");
-        }
-        status.push('}');
-        status
-    }
-}
 
 /// Why there is no agreement.
 #[derive(Debug)]
@@ -143,10 +71,8 @@ pub(crate) fn shake_hands(
     let mut reply = Reply::new();
     reply.init_out(&answer);
     device.reply(header.unique, &mut reply);
-    let (mut flags, write_bytes_max) = (answer.flags, answer.max_write);
-    flags |= if root_alone { ROOT_ALONE } else { 0 };
-    let transport = carrier.transport();
-    Ok((Agreement { flags, write_bytes_max, transport, no_uring }, carrier))
+    let agreement = Agreement::new(&answer, root_alone, carrier.transport(), no_uring);
+    Ok((agreement, carrier))
 }
 
 /// Why the kernel's version cannot be served.
@@ -305,26 +231,5 @@ mod tests {
         };
         assert!(maps(u64::MAX, false) && !maps(u64::MAX, true));
         assert!(!maps(!FUSE_ALLOW_IDMAP, false));
-    }
-
-    #[test]
-    fn the_status_is_json_whatever_the_reason() {
-        let reason = io::Error::other("a \"quoted\" \\ reason");
-        let mut agreement =
-            Agreement { flags: 0, write_bytes_max: 0, transport: Transport::Uring, no_uring: None };
-        assert_eq!(agreement.status_json(None), r#"{"transport":"io_uring"}"#);
-        assert_eq!(
-            agreement.status_json(NonZeroUsize::new(3)),
-            r#"{"transport":"io_uring","threads":3}"#
-        );
-        agreement.flags = ROOT_ALONE;
-        assert_eq!(agreement.status_json(None), r#"{"transport":"io_uring","root_alone":true}"#);
-        agreement.flags = 0;
-        agreement.transport = Transport::Dev;
-        agreement.no_uring = Some(NoUring::Refused(reason));
-        assert_eq!(
-            agreement.status_json(None),
-            r#"{"transport":"/dev/fuse","no_io_uring":"no io_uring for each CPU: a 'quoted' ' reason"}"#
-        );
     }
 }

@@ -17,6 +17,8 @@
 //! [`Transport`] names it.
 
 mod adapter;
+mod agreement;
+mod answer;
 mod backing;
 mod bursts;
 mod convert;
@@ -27,6 +29,7 @@ mod handshake;
 mod meters;
 mod mount;
 mod notify;
+mod options;
 mod parked;
 mod protocol;
 mod readers;
@@ -43,7 +46,8 @@ pub use mount::{
     seen_elsewhere, unmount, unmount_that, walk_apart,
 };
 pub use notify::Notifier;
+pub use options::{ReaddirPlus, SessionOptions};
 pub use readers::Placement;
-pub use session::{Ended, ReaddirPlus, Session, SessionError, SessionOptions};
+pub use session::{Ended, Session, SessionError};
 pub use transport::{NoUring, Transport};
 pub use waiters::ASKED_WAITS_MAX;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::adapter::Answer;
+use crate::answer::Answer;
 use crate::protocol::constants::{OPCODE_MAX, opcode_name};
 
 /// Kinds of requests, by their opcode; under 0 what is none.

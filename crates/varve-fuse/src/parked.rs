@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use varve_vfs::{Blocked, FsError};
 
-use crate::adapter::{Adapter, Answer, Checked, unless_it_panics};
+use crate::adapter::{Adapter, Checked};
+use crate::answer::{Answer, unless_it_panics};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
 use crate::transport::{Hold, Origin, Until};

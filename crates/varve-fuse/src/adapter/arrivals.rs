@@ -26,7 +26,8 @@ use parking_lot::{Condvar, Mutex};
 use varve_types::InodeId;
 use varve_vfs::{FsError, Vfs};
 
-use super::{Adapter, Answer, Call, Served};
+use super::{Adapter, Call, Served};
+use crate::answer::Answer;
 use crate::mount::walks_apart;
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Request;

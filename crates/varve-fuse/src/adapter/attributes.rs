@@ -4,9 +4,11 @@ use varve_vfs::{FsError, FsResult, SetAttr, XattrMode};
 
 use super::said::{beginning, ending};
 use super::trees::is_of_tree;
-use super::{Adapter, Answer, Call, DONE, Served};
+use super::{Adapter, Call, DONE, Served};
+use crate::answer::Answer;
 use crate::convert;
 use crate::groups::{is_root, takes_set_gid};
+use crate::protocol::constants::ACCESS_LIST_XATTR;
 use crate::protocol::request::{SetAttrIn, SetXattr, SetXattrIn};
 
 /// The attribute of the root directory that holds [`varve_vfs::Vfs::status_json`]; no listing shows it.
@@ -22,9 +24,6 @@ const TEXT_GROWTH_BYTES: usize = 1024;
 
 /// XATTR_CREATE and XATTR_REPLACE together, which nothing satisfies.
 const BOTH_XATTR_FLAGS: u32 = 3;
-
-/// The list that is a file's own, and sets its mode.
-pub(super) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// Attributes of this namespace are for the superuser alone.
 const TRUSTED: &[u8] = b"trusted.";
@@ -124,7 +123,7 @@ impl Adapter {
             mode => mode,
         };
         self.vfs.setxattr(call.ino, name, value, mode)?;
-        if name == ACCESS_LIST && self.agreement.root_alone() {
+        if name == ACCESS_LIST_XATTR && self.agreement.root_alone() {
             // The mode, which a list sets. Elsewhere the kernel knows that.
             if let Err(error) = self.notifier(call.origin).attributes_changed(call.ino) {
                 log::warn!("the kernel may not see the mode of inode {}: {error}", call.ino);

@@ -10,9 +10,9 @@ use varve_types::InodeId;
 use varve_vfs::{Attr, FsError, FsResult};
 
 use super::Adapter;
-use super::attributes::ACCESS_LIST;
 use crate::convert;
 use crate::notify::Notifier;
+use crate::protocol::constants::ACCESS_LIST_XATTR;
 use crate::protocol::request::{Header, Rename, Request};
 use crate::transport::Origin;
 
@@ -112,7 +112,7 @@ impl Adapter {
             Subject::Name(dir, name) => self.named(*dir, name),
         };
         let Attr { ino, perm, uid, gid, .. } = self.unless_it_waits(found)?;
-        let list = self.unless_it_waits(self.vfs.getxattr(ino, ACCESS_LIST));
+        let list = self.unless_it_waits(self.vfs.getxattr(ino, ACCESS_LIST_XATTR));
         Some(Rights { ino, perm, uid, gid, list })
     }
 

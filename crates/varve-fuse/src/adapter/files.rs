@@ -4,7 +4,8 @@ use varve_vfs::{
     Entry, FsError, FsResult, Handle, OpenFlags, Opened, Position, SetIdTaken, Written,
 };
 
-use super::{Adapter, Answer, Call, DONE, Served};
+use super::{Adapter, Call, DONE, Served};
+use crate::answer::Answer;
 use crate::backing::Route;
 use crate::convert;
 use crate::protocol::constants::FOPEN_KEEP_CACHE;

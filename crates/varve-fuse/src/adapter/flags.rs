@@ -23,7 +23,8 @@ use varve_vfs::{Attr, FsError, FsResult};
 
 use super::names::unblocked;
 use super::transactions::IOCTL_OUT_BYTES;
-use super::{Adapter, Answer, Call, Served};
+use super::{Adapter, Call, Served};
+use crate::answer::Answer;
 use crate::groups::{has_capability, is_untold};
 use crate::protocol::request::{Header, Ioctl};
 

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use varve_types::InodeId;
 use varve_vfs::{Attr, Entry, FileType, FsError, FsResult, Vfs, insist};
 
-use super::{Adapter, Answer, Call, DONE, Served};
+use super::{Adapter, Call, DONE, Served};
+use crate::answer::Answer;
 use crate::convert;
+use crate::options::ReaddirPlus;
 use crate::protocol::constants::{FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE};
 use crate::protocol::reply::{OpenOut, Reply, Validity};
 use crate::protocol::request::{Mknod, Read, Rename};
-use crate::session::ReaddirPlus;
 
 impl Adapter {
     /// How long the kernel may believe a name and its attributes.

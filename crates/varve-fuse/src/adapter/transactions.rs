@@ -37,7 +37,8 @@ use varve_vfs::{FsError, Transact};
 
 use super::said::id_in;
 use super::trees::check_may_manage;
-use super::{Adapter, Answer, Call, Served};
+use super::{Adapter, Call, Served};
+use crate::answer::Answer;
 use crate::protocol::request::Ioctl;
 
 const BEGIN: u32 = 0x8010_5601;

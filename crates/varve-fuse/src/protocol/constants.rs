@@ -133,3 +133,6 @@ numbers! { u32:
     FOPEN_CACHE_DIR = 1 << 3,
     FOPEN_PASSTHROUGH = 1 << 7,
 }
+
+/// The extended attribute that holds the access control list of a file, which sets its mode too.
+pub(crate) const ACCESS_LIST_XATTR: &[u8] = b"system.posix_acl_access";

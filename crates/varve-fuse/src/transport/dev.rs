@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use super::Origin;
 use crate::adapter::Adapter;
+use crate::agreement::REQUEST_BYTES_MAX;
 use crate::bursts::Pulse;
 use crate::device::Device;
 use crate::handover::Gate;
-use crate::handshake::REQUEST_BYTES_MAX;
 use crate::meters::Meter;
 use crate::protocol::constants::{FUSE_BATCH_FORGET, FUSE_FORGET, FUSE_INTERRUPT};
 use crate::protocol::reply::Reply;

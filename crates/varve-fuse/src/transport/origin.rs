@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::held::{Held, Hold, Until};
 use super::uring::Mailbox;
-use crate::adapter::Answer;
+use crate::answer::Answer;
 use crate::device::Device;
 use crate::protocol::reply::Reply;
 

@@ -35,7 +35,8 @@ use ring::{Arrival, Ring};
 
 use super::Origin;
 use super::held::{ENTRIES, Held};
-use crate::adapter::{Adapter, Answer};
+use crate::adapter::Adapter;
+use crate::answer::Answer;
 use crate::bursts::Pulse;
 use crate::device::Device;
 use crate::meters::Meter;
