@@ -58,6 +58,11 @@ const VERBS: &[Verb] = &[
         about: "the daemon killed under load, on this machine; nothing acknowledged may be lost",
         run: kills::run,
     },
+    Verb {
+        name: "serial-bytes",
+        about: "serializable transactions on the bytes of large files, replayed in the order of their commits, on the simulated machine",
+        run: serial_bytes,
+    },
 ];
 
 /// What to run, and for how long.
@@ -138,6 +143,10 @@ fn damage(task: &Task) -> Outcome {
 
 fn commits(task: &Task) -> Outcome {
     test(task, "varve-fs", "write_skew::soak")
+}
+
+fn serial_bytes(task: &Task) -> Outcome {
+    test(task, "varve-fs", "serial_bytes::soak")
 }
 
 fn designs(task: &Task) -> Outcome {

@@ -623,3 +623,14 @@ fn the_checker_finds_bytes_that_are_from_before() {
     let counts = schedules(20_000..20_060, Kinds::Mistaken);
     assert!(counts.not_serial > 5, "{counts:?}");
 }
+
+#[test]
+#[ignore = "takes as long as it is told"]
+fn soak() {
+    let mut commits = 0;
+    let told = varve_testkit::soak(|seed| {
+        let kinds = if seed.is_multiple_of(3) { Kinds::Mixed } else { Kinds::Serializable };
+        commits += schedules(seed..seed + 1, kinds).commits;
+    });
+    println!("{told}: {commits} commits");
+}

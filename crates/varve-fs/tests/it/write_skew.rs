@@ -10,11 +10,16 @@
 //!    on both sides ([`Dump::merged`]); anything else had to be a conflict,
 //! 3. after a serializable one, the main view is what the transaction saw right before.
 //!
+//! Where all transactions are serializable and do what a model can do, what was committed is done once more there, in the order of the
+//! commits, changes of the main view among them: everything reads and comes to the same, and so do tree and bytes at the end ([`replay`]).
+//!
 //! A rollback leaves what the snapshot had, a received snapshot what was sent, in a store where a transaction is open meanwhile; what
 //! failed has changed nothing. Now and then the machine dies within a commit: what it leaves is the state before it or the one after.
 
+mod acts;
 mod cases;
 mod dump;
+mod replay;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,14 +30,14 @@ use varve_fs::stream::ReceiveError;
 use varve_fs::{CommitError, FormatOptions, Isolation, Original, TransactionOptions, VarveFs};
 use varve_testkit::rng::Rng;
 use varve_types::InodeId;
-use varve_vfs::{
-    Caller, FileType, FsError, FsResult, OpenFlags, RenameMode, SetAttr, TreeLimits, Vfs, XattrMode,
-};
+use varve_vfs::{Caller, FsError, FsResult, RenameMode, TreeLimits, Vfs};
 
+use self::acts::{Act, Found, Log, Piece, Spot, names_in, remove_all};
 use self::dump::Dump;
+use self::replay::Replay;
 use crate::crash::{open, sim_store};
 use crate::sent::{receive, sent, target};
-use crate::support::{Calls, ROOT, WRITE, name};
+use crate::support::{Calls, ROOT, name};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const XATTRS: [&[u8]; 2] = [b"user.a", b"user.b"];
@@ -43,45 +48,6 @@ const OPEN_MAX: usize = 3;
 /// Seeds that the test runs each time.
 const SEEDS: u64 = 150;
 
-fn names_in(fs: &VarveFs, dir: InodeId) -> FsResult<Vec<String>> {
-    let mut names = Vec::new();
-    fs.readdir(dir, 0, false, &mut |entry| {
-        names.push(String::from_utf8_lossy(entry.name).into_owned());
-        true
-    })?;
-    names.retain(|name| name != "." && name != "..");
-    Ok(names)
-}
-
-/// Calls `act` with what is called `text` in `dir`.
-fn with<T>(
-    fs: &VarveFs,
-    (dir, text): (InodeId, &str),
-    act: impl FnOnce(InodeId) -> FsResult<T>,
-) -> FsResult<T> {
-    let ino = fs.find(dir, text)?.ino;
-    let done = act(ino);
-    fs.forget(ino, 1);
-    done
-}
-
-fn write(fs: &VarveFs, ino: InodeId, (offset, len, fill): (u64, usize, u8)) -> FsResult<()> {
-    let handle = fs.open(ino, WRITE)?.handle;
-    let written = fs.write(ino, handle, offset, &vec![fill; len], false).map(drop);
-    fs.release(ino, handle)?;
-    written
-}
-
-/// Removes all that is called `text` in `dir`.
-fn remove_all(fs: &VarveFs, dir: InodeId, text: &str) -> FsResult<()> {
-    let attr = with(fs, (dir, text), |ino| fs.getattr(ino))?;
-    if attr.kind != FileType::Directory {
-        return fs.unlink(dir, name(text));
-    }
-    names_in(fs, attr.ino)?.iter().try_for_each(|below| remove_all(fs, attr.ino, below))?;
-    fs.rmdir(dir, name(text))
-}
-
 /// An open transaction.
 struct Begun {
     id: String,
@@ -89,6 +55,8 @@ struct Begun {
     view: Arc<VarveFs>,
     /// What the main view showed when it began, if the seed compares.
     base: Option<Dump>,
+    /// What was done in it.
+    log: Log,
 }
 
 /// What came of all that was tried.
@@ -107,6 +75,8 @@ struct Tally {
     received_beside: u64,
     crashes: u64,
     images: u64,
+    replayed: u64,
+    not_serial: u64,
     told: BTreeMap<String, u64>,
 }
 
@@ -125,6 +95,8 @@ struct How {
     rings: bool,
     /// The machine dies within the last commit.
     crashes: bool,
+    /// What is committed is replayed in the order of the commits.
+    replays: bool,
 }
 
 impl How {
@@ -136,6 +108,7 @@ impl How {
             moves: seed.is_multiple_of(7),
             rings: seed.is_multiple_of(5),
             crashes: seed % 6 == 1,
+            replays: seed % 4 == 3 && seed % 5 <= 1,
         }
     }
 }
@@ -157,6 +130,7 @@ struct Run<'a> {
     open: Vec<Begun>,
     snapshots: Vec<(String, Option<Dump>)>,
     there: Option<There>,
+    replay: Option<Replay>,
     has_crashed: bool,
     number: u64,
     history: Vec<String>,
@@ -174,7 +148,7 @@ impl Run<'_> {
     }
 
     /// A name in a directory, mostly one that is there.
-    fn spot(&mut self, fs: &VarveFs, is_serial: bool) -> (InodeId, String) {
+    fn spot(&mut self, fs: &VarveFs, is_serial: bool) -> Spot {
         let mut dir = self.dir();
         if !is_serial && self.rng.chance(70) {
             for _ in 0..3 {
@@ -188,128 +162,104 @@ impl Run<'_> {
         (dir, (*self.rng.pick(&NAMES)).to_owned())
     }
 
-    fn free(&mut self) -> (InodeId, String) {
+    fn free(&mut self) -> Spot {
         (self.dir(), (*self.rng.pick(&NAMES)).to_owned())
     }
 
-    /// Does one thing in a view; what it is called, and what came of it.
-    fn act(&mut self, fs: &VarveFs, is_serial: bool) -> (String, FsResult<()>) {
+    /// Does one thing in a view; what it is called, and what came of it. What was done is added to `log`.
+    fn act(&mut self, fs: &VarveFs, is_serial: bool, log: &mut Log) -> (String, FsResult<()>) {
         if self.how.rings && self.rng.chance(95) {
-            return self.move_into(fs, is_serial);
+            return self.move_into(fs, is_serial, log);
         }
         let kind = match self.how.moves {
             true if self.rng.chance(85) => 50,
             _ => self.rng.below(if self.how.crosses { 120 } else { 100 }),
         };
-        let (dir, text) = self.spot(fs, is_serial);
-        let at = (dir, text.as_str());
-        let told = |what: &str| format!("{what} {dir}/{text}");
-        match kind {
-            0..24 => self.make(fs, kind),
-            24..32 => {
-                let len = if self.rng.chance(30) { LARGE } else { 90 };
-                let how = (self.rng.below(2) * 100, len, self.rng.next_u64() as u8);
-                (told("write"), with(fs, at, |ino| write(fs, ino, how)))
-            }
-            32..36 => {
-                let set = SetAttr { size: Some(self.rng.below(60_000)), ..SetAttr::default() };
-                (told("cut"), with(fs, at, |ino| fs.setattr(Caller::ROOT, ino, set).map(drop)))
-            }
-            36..42 => {
-                let (to, new) = self.free();
-                let link = |ino| fs.link(ino, to, name(&new)).map(|_| fs.forget(ino, 1));
-                (format!("{} to {to}/{new}", told("link")), with(fs, at, link))
-            }
-            42..72 => {
-                let whiteout = |replaces| RenameMode::Whiteout { caller: Caller::ROOT, replaces };
-                let mode = *self.rng.pick(&[
-                    RenameMode::Replace,
-                    RenameMode::Replace,
-                    RenameMode::NoReplace,
-                    RenameMode::Exchange,
-                    whiteout(self.number.is_multiple_of(2)),
-                ]);
-                let (to, new) =
-                    if self.rng.chance(50) { self.free() } else { self.spot(fs, is_serial) };
-                let is_dir = with(fs, at, |ino| fs.getattr(ino)).map(|attr| attr.kind);
-                let done = fs.rename(dir, name(&text), to, name(&new), mode);
-                let moved = is_dir.is_ok_and(|kind| kind == FileType::Directory) && done.is_ok();
-                self.tally.moved_dirs += u64::from(moved);
-                (format!("{} to {to}/{new} {mode:?}", told("rename")), done)
-            }
-            72..80 => (told("unlink"), fs.unlink(dir, name(&text))),
-            80..86 => (told("rmdir"), fs.rmdir(dir, name(&text))),
-            86..90 => (told("remove all of"), remove_all(fs, dir, &text)),
-            _ => self.act_beside(fs, at, kind),
+        let at = self.spot(fs, is_serial);
+        if self.replay.is_some() && self.rng.chance(25) {
+            let act = if self.rng.chance(30) { Act::List(at.0) } else { Act::Read(at) };
+            return (format!("{act:?}"), act.done(fs, log).map(drop));
         }
+        let act = match kind {
+            0..10 => Act::MakeDir(self.free()),
+            10..24 => return self.make_file(fs, log),
+            24..32 => Act::Write(at, self.piece(&[0, 100], 90)),
+            32..36 => Act::Cut(at, self.rng.below(60_000)),
+            36..42 => Act::Link(at, self.free()),
+            42..72 => self.rename(fs, at, is_serial),
+            72..80 => Act::Unlink(at),
+            80..86 => Act::RemoveDir(at),
+            86..90 => {
+                return (format!("remove all of {at:?}"), remove_all(fs, &at, log));
+            }
+            90..94 => Act::Chmod(at, 0o700 + self.rng.below(3) as u32),
+            94..100 => {
+                let attribute = *self.rng.pick(&XATTRS);
+                let value = self.rng.chance(70).then(|| vec![self.rng.next_u64() as u8; 3]);
+                Act::SetXattr(at, attribute, value)
+            }
+            _ => return self.act_beside(fs, at, kind),
+        };
+        let moved = act.moves_dir(fs);
+        let done = act.done(fs, log).map(|found| {
+            if let Found::Made(ino) = found {
+                self.dirs.push(ino);
+            }
+        });
+        self.tally.moved_dirs += u64::from(moved && done.is_ok());
+        (format!("{act:?}"), done)
+    }
+
+    fn piece(&mut self, offsets: &[u64], small: usize) -> Piece {
+        let len = if self.rng.chance(30) { LARGE } else { small };
+        let (at, fill) = (*self.rng.pick(offsets), self.rng.next_u64() as u8);
+        Piece { at, len, fill }
+    }
+
+    /// Makes a file, and writes to it.
+    fn make_file(&mut self, fs: &VarveFs, log: &mut Log) -> (String, FsResult<()>) {
+        let (spot, piece) = (self.free(), self.piece(&[0], 50));
+        let (make, write) = (Act::MakeFile(spot.clone()), Act::Write(spot, piece));
+        let done = make.done(fs, log).and_then(|_| write.done(fs, log)).map(drop);
+        (format!("{make:?} {write:?}"), done)
+    }
+
+    fn rename(&mut self, fs: &VarveFs, from: Spot, is_serial: bool) -> Act {
+        let whiteout = |replaces| RenameMode::Whiteout { caller: Caller::ROOT, replaces };
+        let mode = *self.rng.pick(&[
+            RenameMode::Replace,
+            RenameMode::Replace,
+            RenameMode::NoReplace,
+            RenameMode::Exchange,
+            whiteout(self.number.is_multiple_of(2)),
+        ]);
+        let to = if self.rng.chance(50) { self.free() } else { self.spot(fs, is_serial) };
+        Act::Rename(from, to, mode)
     }
 
     /// Moves what is in one directory into another, by the same name.
-    fn move_into(&mut self, fs: &VarveFs, is_serial: bool) -> (String, FsResult<()>) {
-        let ((dir, text), to) = (self.spot(fs, is_serial), self.dir());
-        let done = fs.rename(dir, name(&text), to, name(&text), RenameMode::Replace);
-        self.tally.moved_dirs += u64::from(done.is_ok());
-        (format!("move {dir}/{text} into {to}"), done)
-    }
-
-    fn make(&mut self, fs: &VarveFs, kind: u64) -> (String, FsResult<()>) {
-        match kind {
-            0..10 => {
-                let (dir, text) = self.free();
-                let made = fs.mkdir(Caller::ROOT, dir, name(&text), 0o755);
-                let made = made.map(|entry| {
-                    self.dirs.push(entry.attr.ino);
-                    fs.forget(entry.attr.ino, 1);
-                });
-                (format!("mkdir {dir}/{text}"), made)
-            }
-            _ => {
-                let ((dir, text), fill) = (self.free(), self.rng.next_u64() as u8);
-                let len = if self.rng.chance(30) { LARGE } else { 50 };
-                let flags = OpenFlags { write: true, ..OpenFlags::default() };
-                let made = fs.create(Caller::ROOT, dir, name(&text), 0o644, flags);
-                let made = made.and_then(|(entry, opened)| {
-                    let ino = entry.attr.ino;
-                    let done = fs.write(ino, opened.handle, 0, &vec![fill; len], false);
-                    fs.release(ino, opened.handle)?;
-                    fs.forget(ino, 1);
-                    done.map(drop)
-                });
-                (format!("create {dir}/{text} of {len}"), made)
-            }
-        }
-    }
-
-    /// What is neither names nor bytes.
-    fn act_beside(
+    fn move_into(
         &mut self,
         fs: &VarveFs,
-        at: (InodeId, &str),
-        kind: u64,
+        is_serial: bool,
+        log: &mut Log,
     ) -> (String, FsResult<()>) {
-        let (dir, text) = at;
+        let ((dir, text), to) = (self.spot(fs, is_serial), self.dir());
+        let act = Act::Rename((dir, text.clone()), (to, text), RenameMode::Replace);
+        let done = act.done(fs, log).map(drop);
+        self.tally.moved_dirs += u64::from(done.is_ok());
+        (format!("{act:?}"), done)
+    }
+
+    /// What is done in no other file system.
+    fn act_beside(&mut self, fs: &VarveFs, (dir, text): Spot, kind: u64) -> (String, FsResult<()>) {
         let told = |what: &str| format!("{what} {dir}/{text}");
         match kind {
-            90..94 => {
-                let set =
-                    SetAttr { perm: Some(0o700 + self.rng.below(3) as u32), ..SetAttr::default() };
-                (told("chmod"), with(fs, at, |ino| fs.setattr(Caller::ROOT, ino, set).map(drop)))
-            }
-            94..100 => {
-                let attribute = *self.rng.pick(&XATTRS);
-                let value = vec![self.rng.next_u64() as u8; 3];
-                let removes = self.rng.chance(30);
-                let done = with(fs, at, |ino| match removes {
-                    true => fs.removexattr(ino, attribute),
-                    false => fs.setxattr(ino, attribute, &value, XattrMode::Set),
-                });
-                (told("set an attribute of"), done)
-            }
             100..107 => {
-                let ((to, new), from) = (self.free(), at);
+                let (to, new) = self.free();
                 let snapshot = self.snapshots.last().filter(|_| self.number.is_multiple_of(3));
                 let snapshot = snapshot.map(|(snapshot, _)| snapshot.as_str());
-                let original = Original { snapshot, dir: from.0, name: Some(name(from.1)) };
+                let original = Original { snapshot, dir, name: Some(name(&text)) };
                 let made = fs.do_clone(original, to, name(&new)).map(|ino| self.dirs.push(ino));
                 (format!("{} to {to}/{new}", told("clone")), made)
             }
@@ -355,7 +305,7 @@ impl Run<'_> {
             Err(FsError::Blocked(_)) => return self.fs.abort_transaction(&txn.name).unwrap(),
             Err(error) => self.fail(&format!("open {}: {error:?}", txn.name)),
         };
-        self.open.push(Begun { id: txn.name, isolation, view, base });
+        self.open.push(Begun { id: txn.name, isolation, view, base, log: Log::new() });
     }
 
     /// Does one thing in the main view or in a transaction.
@@ -368,8 +318,13 @@ impl Run<'_> {
                 (Arc::clone(&begun.view), is_serial, begun.id.clone())
             }
         };
-        let (told, done) = self.act(&fs, is_serial);
+        let mut log = Log::new();
+        let (told, done) = self.act(&fs, is_serial, &mut log);
         self.tally.done += u64::from(done.is_ok());
+        match at.checked_sub(1) {
+            None => self.replay(&log, "what the main view did"),
+            Some(at) => self.open[at].log.extend(log),
+        }
         let Err(error) = done else {
             self.history.push(format!("{of}: {told}"));
             return;
@@ -444,6 +399,7 @@ impl Run<'_> {
                 self.tally.commits += 1;
                 self.history.push(what.clone());
                 self.check(&what);
+                self.replay(&begun.log, &what);
                 let right = match (begun.isolation, &begun.base, theirs, ours) {
                     (Isolation::Serializable, _, _, ours) => ours,
                     (_, Some(base), Some(theirs), Some(ours)) => {
@@ -583,7 +539,7 @@ impl Run<'_> {
             let begun = fs.begin_transaction(ROOT, &TransactionOptions::default()).unwrap();
             let view = fs.open_view(&begun).unwrap();
             for _ in 0..self.rng.below(5) {
-                let (told, done) = self.act(&view, false);
+                let (told, done) = self.act(&view, false, &mut Log::new());
                 self.history.push(format!("there: {told} {:?}", done.is_ok()));
             }
             (begun.name, view)
@@ -714,24 +670,33 @@ impl Run<'_> {
             self.fs.delete_snapshot(&snapshot).unwrap();
         }
         self.check("the end");
+        self.compare_replayed();
     }
 }
 
-fn run(seed: u64, tally: &mut Tally) {
-    let env = sim_store(seed, &FormatOptions::default());
-    let fs = Arc::new(open(&env));
+/// Makes what is there at the beginning, with the `filled` ones of the directories; gives all directories.
+fn begin(fs: &dyn Vfs, filled: &[usize]) -> Vec<InodeId> {
     let mut dirs = vec![ROOT];
-    for text in NAMES {
-        dirs.push(fs.mk_dir(ROOT, text));
-    }
-    let how = How::of(seed);
-    // The only names of directories that are moved into each other are their own.
-    let filled: &[usize] = if how.rings { &[] } else { &[1, 2] };
+    dirs.extend(NAMES.map(|text| fs.mk_dir(ROOT, text)));
     for above in filled.iter().copied() {
         dirs.push(fs.mk_dir(dirs[above], "a"));
         fs.put_at(fs.mk(dirs[above], "b"), 0, b"small");
         fs.put_at(fs.mk(dirs[above], "c"), 0, &[7; LARGE]);
     }
+    dirs
+}
+
+fn run(seed: u64, tally: &mut Tally) {
+    run_as(seed, How::of(seed), tally);
+}
+
+fn run_as(seed: u64, how: How, tally: &mut Tally) {
+    let env = sim_store(seed, &FormatOptions::default());
+    let fs = Arc::new(open(&env));
+    // The only names of directories that are moved into each other are their own.
+    let filled: &[usize] = if how.rings { &[] } else { &[1, 2] };
+    let dirs = begin(fs.as_ref(), filled);
+    let replay = how.replays.then(|| Replay::new(fs.as_ref(), &dirs, filled));
     let rng = Rng::new(seed);
     let (history, snapshots) = (Vec::new(), Vec::new());
     let mut run = Run {
@@ -744,6 +709,7 @@ fn run(seed: u64, tally: &mut Tally) {
         open: Vec::new(),
         snapshots,
         there: None,
+        replay,
         has_crashed: false,
         number: 0,
         history,
@@ -767,8 +733,21 @@ fn commits_that_are_each_right_leave_a_tree_that_is() {
     let Tally { moved_dirs, commits, compared, conflicts, rollbacks, received, crashes, .. } =
         tally;
     let least = moved_dirs.min(commits).min(compared).min(conflicts);
+    assert!(tally.replayed > SEEDS, "{tally:?}");
     let rare = rollbacks.min(received).min(crashes);
     assert!(least > SEEDS / 2 && rare > 0, "{tally:?}");
+}
+
+/// The canary: what transactions that see snapshots have read is not what others had committed by then.
+#[test]
+fn a_replay_finds_what_is_not_serializable() {
+    let mut tally = Tally::default();
+    for seed in 0..20 {
+        let how =
+            How { serializable: 0, crosses: false, crashes: false, rings: false, ..How::of(seed) };
+        run_as(seed, How { replays: true, ..how }, &mut tally);
+    }
+    assert!(tally.not_serial > 5, "{tally:?}");
 }
 
 #[test]

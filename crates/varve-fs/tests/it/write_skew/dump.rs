@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use varve_fs::VarveFs;
-use varve_testkit::rng::mix;
 use varve_types::InodeId;
 use varve_vfs::{FileType, FsError, FsResult, Vfs};
 
-use super::{XATTRS, names_in};
+use super::XATTRS;
+use super::acts::{digest, names_in};
 use crate::support::{Calls, READ, ROOT};
 
 /// What a view shows, a fact at a time.
@@ -28,10 +28,6 @@ pub(super) enum Key {
 /// All that a view shows, by fact; values as numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dump(pub(super) BTreeMap<Key, u64>);
-
-fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(mix(bytes.len() as u64), |sum, byte| mix(sum ^ u64::from(*byte)))
-}
 
 impl Dump {
     pub(super) fn of(fs: &VarveFs) -> FsResult<Dump> {
