@@ -6,7 +6,8 @@
 //!
 //! Where mounts may have ids of their own (idmapped mounts, mount_setattr(2)) the kernel says who the caller is with requests alone
 //! that make something, and then by the ids of the file system; with all others it says [`UNTOLD`]. So the caller's user and
-//! group are looked up, too: those that it has on the machine. By these root is root wherever it asks, and nobody else is.
+//! group are looked up, too: those that it has on the machine. By these root is root wherever it asks, and nobody else is. A
+//! file's group is compared without the map of the mount that was used, which no request tells.
 //!
 //! Source: proc_pid_status(5); `fuse_get_req` in the kernel's fs/fuse/dev.c; `setattr_should_drop_sgid` in the kernel's fs/attr.c.
 

@@ -2,7 +2,7 @@
 //!
 //! The kernel sends INIT by itself once the file system is mounted and nothing else before it is answered.
 //! Whether requests will travel through rings is chosen here too, because the kernel must be told, and the rings
-//! made before: once it was told, it waits for them.
+//! made before: once it was told, it waits for them. Where they have been switched off meanwhile it does not, and they are given up.
 //! Not asked for: write-back caching (the kernel would change sizes and times by itself) and
 //! FUSE_EXPORT_SUPPORT (a `Vfs` has no lookup by inode id alone).
 
@@ -71,6 +71,11 @@ pub(crate) fn shake_hands(
     let mut reply = Reply::new();
     reply.init_out(&answer);
     device.reply(header.unique, &mut reply);
+    let (carrier, lost) = transport::keep(device, carrier)?;
+    let no_uring = match lost {
+        Some(reason) if options.transport.is_some() => return Err(Refusal::NoUring(reason)),
+        lost => lost.or(no_uring),
+    };
     let agreement = Agreement::new(&answer, root_alone, carrier.transport(), no_uring);
     Ok((agreement, carrier))
 }

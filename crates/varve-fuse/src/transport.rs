@@ -80,6 +80,17 @@ pub(crate) fn choose(
     }
 }
 
+/// What is left of `carrier` when the kernel has been told of it: the descriptor, if rings were switched off after they were offered. The
+/// kernel then sends everything there.
+pub(crate) fn keep(device: &Device, carrier: Carrier) -> io::Result<(Carrier, Option<NoUring>)> {
+    match carrier {
+        Carrier::Uring(_) if !uring::is_taken(device)? => {
+            Ok((Carrier::Dev, Some(NoUring::NotOffered)))
+        }
+        carrier => Ok((carrier, None)),
+    }
+}
+
 /// Serves until the connection ends, which is true, or the gate closes.
 type Run<'a> = Box<dyn FnMut(&mut Pulse<'_>) -> io::Result<bool> + Send + 'a>;
 

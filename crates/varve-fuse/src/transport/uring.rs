@@ -67,6 +67,11 @@ pub(super) fn queues(device: &Device) -> io::Result<Vec<Queue>> {
     (0..cpus).map(|cpu| Queue::new(device, cpu)).collect()
 }
 
+/// Whether the kernel that was told of rings serves by them: it may have been switched off since it offered them.
+pub(super) fn is_taken(device: &Device) -> io::Result<bool> {
+    ring::takes_commands(device)
+}
+
 /// How many CPUs a list in the kernel's form has.
 fn count_cpus(text: &str) -> Option<u16> {
     text.trim().split(',').try_fold(0_u16, |count, range| {

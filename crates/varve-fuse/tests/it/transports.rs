@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use varve_fuse::{
-    MountMethod, MountOptions, Session, SessionError, SessionOptions, Transport, UnmountMode,
-    mount, unmount,
+    Ended, MountMethod, MountOptions, Session, SessionError, SessionOptions, Transport,
+    UnmountMode, mount, unmount,
 };
 use varve_testkit::rng::Rng;
 use varve_testkit::{PATIENCE, eventually, skipped};
@@ -33,6 +33,56 @@ fn session_of(mount: &TestMount) -> String {
     let mut buffer = [0; 512];
     let len = rustix::fs::getxattr(mount.dir(), "user.varve.session", &mut buffer).unwrap();
     String::from_utf8(buffer[..len].to_vec()).unwrap()
+}
+
+/// The kernel's switch for rings, put back when dropped.
+struct Switch(String);
+
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+impl Switch {
+    fn on() -> Option<Switch> {
+        let before = fs::read_to_string(SWITCH).ok()?;
+        fs::write(SWITCH, "Y").ok()?;
+        Some(Switch(before))
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        let _ = fs::write(SWITCH, &self.0);
+    }
+}
+
+/// Rings were switched off between the kernel's offer of them and its hearing that they are taken: the mount ended at once.
+#[test]
+fn a_mount_whose_rings_are_switched_off_goes_on_without() {
+    if fs::read_to_string(SWITCH).is_ok_and(|value| value.trim() == "Y") {
+        return skipped("the kernel's switch for FUSE over io_uring is on for others");
+    }
+    for transport in [None, Some(Transport::Uring)] {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(switch) = Switch::on() else {
+            return skipped("this kernel does not offer FUSE over io_uring");
+        };
+        let mounted = mount(dir.path(), &MountOptions::new("switched"));
+        drop(switch);
+        let Ok(mounted) = mounted else { return skipped("this machine does not let us mount") };
+        let options = SessionOptions { transport, ..SessionOptions::default() };
+        let session = Session::new(model(), mounted, &options);
+        if transport.is_some() {
+            assert!(matches!(session, Err(SessionError::NoUring { .. })), "{session:?}");
+            continue;
+        }
+        let session = session.unwrap();
+        assert_eq!(session.transport(), Transport::Dev);
+        let stop = session.stop_handle();
+        let server = std::thread::spawn(move || session.run());
+        fs::write(dir.path().join("file"), vec![7; 1 << 20]).unwrap();
+        assert_eq!(fs::read(dir.path().join("file")).unwrap(), vec![7; 1 << 20]);
+        stop.stop(UnmountMode::Plain).unwrap();
+        assert!(matches!(server.join().unwrap().unwrap(), Ended::Unmounted));
+    }
 }
 
 #[test]

@@ -43,6 +43,7 @@ const MEMORY_WAIT: Duration = Duration::from_millis(1);
 const WATCH: u64 = u64::MAX;
 
 /// `enum fuse_uring_cmd`.
+const NO_COMMAND: u32 = 0;
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
 
@@ -201,6 +202,18 @@ impl Ring {
     pub(super) fn trim(&mut self, entry: usize, keep: usize) {
         self.memory.trim(entry, keep);
     }
+}
+
+/// Whether the kernel takes commands for the connection of `device`, whose handshake is done. Once it does, it goes on to do so.
+pub(super) fn takes_commands(device: &Device) -> io::Result<bool> {
+    let mut ring = IoUring::<Entry128>::builder().build(1)?;
+    let descriptor = types::Fd(device.descriptor().as_raw_fd());
+    let probe = opcode::UringCmd80::new(descriptor, NO_COMMAND).build();
+    // SAFETY: it points to nothing, and the device is borrowed until it is complete.
+    unsafe { ring.submission().push(&probe) }.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    let answer = ring.completion().next().map(|completion| completion.result());
+    Ok(answer != Some(-libc::EOPNOTSUPP))
 }
 
 /// The memory of all entries of a ring.
