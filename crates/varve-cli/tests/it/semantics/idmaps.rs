@@ -107,6 +107,47 @@ fn mapped_ids(place: &Place) {
     refused_io(as_user(5, &[6], || fs::read(at.join("file"))), Errno::ACCESS);
     as_user(5, &[6], || assert_eq!(fs::read(base.join("file")).unwrap(), b"mine"));
     rights_of_others(&base, &at);
+    set_group_id(place.is_varve(), &base, &at);
+}
+
+/// The group of a directory goes on, and the bit with it, as the map has it. Where a file is changed the kernel leaves the bit to the daemon,
+/// and says neither who asks nor by which mount: the group counts without the map.
+fn set_group_id(is_varve: bool, base: &Path, at: &Path) {
+    fs::create_dir(base.join("shared")).unwrap();
+    std::os::unix::fs::chown(base.join("shared"), Some(0), Some(4)).unwrap();
+    chmod(&base.join("shared"), 0o2777);
+    let (there, here) = (at.join("shared"), base.join("shared"));
+    let make = |name: &str, groups: &[u32]| {
+        as_user(1007, groups, || {
+            fs::write(there.join(name), "x").unwrap();
+            fs::create_dir(there.join(format!("{name} dir"))).unwrap();
+            chmod(&there.join(name), 0o2666);
+        });
+        assert_eq!(owner(&here.join(name)), (7, 4), "{name}");
+        let dir = here.join(format!("{name} dir"));
+        assert_eq!((owner(&dir), mode(&dir) & 0o2000), ((7, 4), 0o2000), "{name}");
+    };
+    make("stranger's", &[1007]);
+    assert_eq!(mode(&here.join("stranger's")), 0o666, "chmod by who is not in the group");
+    make("member's", &[1004]);
+    assert_eq!(mode(&here.join("member's")), 0o2666);
+    let write = |dir: &Path, (uid, groups): (u32, &[u32])| {
+        chmod(&here.join("member's"), 0o2666);
+        as_user(uid, groups, || {
+            let mut file = fs::OpenOptions::new().append(true).open(dir.join("member's")).unwrap();
+            std::io::Write::write_all(&mut file, b"more").unwrap();
+        });
+        mode(&here.join("member's"))
+    };
+    assert_eq!(write(&here, (7, &[4])), 0o2666);
+    assert_eq!(write(&here, (7, &[5])), 0o666);
+    assert_eq!(write(&there, (1007, &[1007])), 0o666);
+    // By the map the former is a member, and the latter is not; the daemon finds it the other way round.
+    let (member, lookalike) = if is_varve { (0o666, 0o2666) } else { (0o2666, 0o666) };
+    assert_eq!(write(&there, (1007, &[1004])), member);
+    assert_eq!(write(&there, (1007, &[4])), lookalike);
+    as_user(1007, &[4], || chmod(&there.join("member's"), 0o2666));
+    assert_eq!(mode(&here.join("member's")), 0o666, "chmod by a lookalike");
 }
 
 /// What depends on who changes a file: set-id bits, and attributes that are root's.
