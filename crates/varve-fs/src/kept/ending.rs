@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use varve_types::InodeId;
 
+use super::marks::mark_path;
 use super::{Kept, exists, remove_tree};
 use crate::overlay::blocks_path;
 
@@ -50,7 +51,7 @@ impl Kept {
             blocks => blocks?,
         };
         if !has_all && blocks.is_none() {
-            return Ok(());
+            return self.pass_on_loss(&later, &earlier);
         }
         let keeps_all = self.keeps_all(before, ino)?;
         // Nothing saves a version that is damaged or gone.
@@ -70,6 +71,7 @@ impl Kept {
                     blocks.settle()?;
                     let _nobody_reads = self.epochs.write();
                     self.overlays.rename(&later_blocks, &earlier_blocks)?;
+                    self.unmark(&later_blocks)?;
                     self.name(&earlier_blocks)?;
                     self.mark(&earlier_blocks);
                 }
@@ -78,6 +80,7 @@ impl Kept {
             if has_all {
                 let _nobody_reads = self.epochs.write();
                 self.env.rename(&later, &earlier)?;
+                self.unmark(&later)?;
                 self.name(&earlier)?;
                 self.mark(&earlier);
             }
@@ -97,6 +100,36 @@ impl Kept {
         self.env.rename(&later_blocks, &earlier_blocks)?;
         self.name(&earlier_blocks)?;
         self.remove(later)
+    }
+
+    /// Gives the marks of what is gone to the version before, which misses it too: unless that has something itself, as it has when what
+    /// is marked moved there. REQUIRES: `keeping`, and nothing is kept at `later`.
+    fn pass_on_loss(&self, later: &Path, earlier: &Path) -> io::Result<()> {
+        let marked = |path: &Path| -> io::Result<Vec<PathBuf>> {
+            let files = [path.to_path_buf(), blocks_path(path)];
+            let marks = files.iter().map(|file| mark_path(file));
+            marks
+                .filter_map(|mark| {
+                    exists(self.env.as_ref(), &mark).map(|is| is.then_some(mark)).transpose()
+                })
+                .collect()
+        };
+        let marks = marked(later)?;
+        if marks.is_empty() || !marked(earlier)?.is_empty() {
+            return Ok(());
+        }
+        for file in [earlier.to_path_buf(), blocks_path(earlier)] {
+            if exists(self.env.as_ref(), &file)? {
+                return Ok(());
+            }
+        }
+        self.create_dirs(earlier)?;
+        let _nobody_reads = self.epochs.write();
+        marks.iter().try_for_each(|mark| {
+            let is_whole = *mark == mark_path(later);
+            let to = if is_whole { earlier.to_path_buf() } else { blocks_path(earlier) };
+            self.env.rename(mark, &mark_path(&to))
+        })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

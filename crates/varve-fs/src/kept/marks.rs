@@ -19,7 +19,7 @@ const MARK_BYTES: usize = 12;
 const UNMARKED_MAX: usize = 1 << 16;
 
 /// The mark of the file at `path`.
-fn mark_path(path: &Path) -> PathBuf {
+pub(super) fn mark_path(path: &Path) -> PathBuf {
     let is_blocks = path.extension().is_some_and(|extension| extension == EXTENSION);
     path.with_extension(if is_blocks { BLOCKS_MARK } else { MARK })
 }
@@ -69,6 +69,14 @@ impl Kept {
         };
         if let Err(error) = mark() {
             log::debug!("{} has no mark: {error}", path.display());
+        }
+    }
+
+    /// Takes the mark of a file away that has moved on from `path`.
+    pub(super) fn unmark(&self, path: &Path) -> io::Result<()> {
+        match self.env.remove_file(&mark_path(path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
         }
     }
 

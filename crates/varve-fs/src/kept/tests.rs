@@ -42,6 +42,14 @@ impl Rig {
         Rig { env, kept, path, object }
     }
 
+    /// The same for a process that begins.
+    fn again(self) -> Rig {
+        let overlays = Arc::new(Overlays::new(self.env.clone()));
+        let kept = Kept::new(self.env.clone(), PathBuf::from("/store/kept"), overlays);
+        let object = self.env.open(&self.path, OpenMode::ReadWrite).unwrap();
+        Rig { kept, object, ..self }
+    }
+
     /// Changes the piece after it was kept.
     fn change(&self, byte: u8) {
         let write = || self.object.write_all_at(&[byte; PIECE.end as usize], PIECE.start);
@@ -466,5 +474,47 @@ fn each_view_sees_what_the_object_was_whatever_the_others_keep() {
             let count = rig.kept.read(epoch, INO, &rig.path, read).unwrap();
             assert!(seen[..count] == expected, "seed {seed}: {epoch}");
         }
+    }
+}
+
+/// What the newest view had kept was removed below, and that view deleted before anybody looked: the one before it, which needs that too,
+/// read what was written later.
+#[test]
+fn what_has_gone_from_a_view_that_ends_is_missed_by_the_one_before() {
+    for (keeps_all, goes) in [(false, false), (false, true), (true, false), (true, true)] {
+        let rig = Rig::new();
+        rig.kept.begin(FIRST);
+        rig.kept.begin(SECOND);
+        if keeps_all {
+            rig.kept.keep_all(INO, &rig.path).unwrap();
+        }
+        rig.change(2);
+        let kept = rig.kept.path(SECOND, INO);
+        if goes {
+            let gone = if keeps_all { kept } else { blocks_path(&kept) };
+            rig.env.remove_file(&gone).unwrap();
+        }
+        // Another process has nothing open.
+        let rig = rig.again();
+        rig.kept.begin(FIRST);
+        rig.kept.begin(SECOND);
+        let whole = rig.env.power_cut_keep_all();
+        rig.kept.end(SECOND).unwrap();
+        let mut seen = [0; 9];
+        let mut read = |rig: &Rig| {
+            let read = |file: &dyn File| file.read_at(&mut seen, PIECE.start);
+            rig.kept.read(FIRST, INO, &rig.path, read).map(|_| seen)
+        };
+        let found = read(&rig);
+        match (goes, found) {
+            (false, found) => assert_eq!(found.unwrap(), [1; 9]),
+            (true, found) => assert_eq!(found.unwrap_err().kind(), io::ErrorKind::InvalidData),
+        }
+        // The end is done once more where the first one was cut short.
+        let rig = Rig { env: whole, ..rig }.again();
+        rig.kept.begin(FIRST);
+        rig.kept.end(SECOND).unwrap();
+        rig.kept.end(SECOND).unwrap();
+        assert_eq!(read(&rig).is_err(), goes);
     }
 }
