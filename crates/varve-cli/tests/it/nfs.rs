@@ -1,5 +1,9 @@
 //! A store over NFS, asked by a client that others wrote (libnfs), and by calls put together here.
 
+mod answers;
+mod replies;
+mod rights;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -39,7 +43,7 @@ impl Server {
     fn connect(&self) -> Client {
         let stream = TcpStream::connect(self.address).expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        Client { stream, transaction: 1 }
+        Client { stream, transaction: 1, ids: [0, 0], groups: Vec::new() }
     }
 
     fn stop(mut self) {
@@ -111,6 +115,9 @@ fn programs_work_over_nfs_and_over_a_kill_of_the_server() {
 struct Client {
     stream: TcpStream,
     transaction: u32,
+    /// The user and the group who call, and further groups.
+    ids: [u32; 2],
+    groups: Vec<u32>,
 }
 
 /// Numbers and bytes as XDR has them.
@@ -138,9 +145,10 @@ const NO_ATTRIBUTES: [u32; 6] = [0; 6];
 const MODE: [u32; 7] = [1, 0o644, 0, 0, 0, 0, 0];
 
 impl Client {
-    /// A call of root's.
+    /// A call.
     fn message(&self, program: u32, procedure: u32, arguments: &Xdr) -> Vec<u8> {
-        let credentials = Xdr::default().numbers(&[0]).bytes(b"test").numbers(&[0, 0, 0]);
+        let credentials = Xdr::default().numbers(&[0]).bytes(b"test").numbers(&self.ids);
+        let credentials = credentials.numbers(&[self.groups.len() as u32]).numbers(&self.groups);
         let head = Xdr::default().numbers(&[self.transaction, 0, 2, program, 3, procedure, 1]);
         let mut message = head.bytes(&credentials.0).numbers(&[0, 0]).0;
         message.extend_from_slice(&arguments.0);
