@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use varve_env::{Env, is_no_space};
 use varve_types::FileNo;
@@ -119,6 +119,27 @@ impl StoreFile {
             StoreFile::Temporary => dir.join(CURRENT_TMP),
             StoreFile::Reserve(number) => dir.join(format!("RESERVE-{number:02}")),
         }
+    }
+}
+
+/// Numbers the files of a store. Each number is given once, branches and sub-levels included.
+#[derive(Debug)]
+pub(crate) struct FileNumbers(AtomicU64);
+
+impl FileNumbers {
+    /// Counts from `first` on.
+    pub(crate) fn new(first: FileNo) -> FileNumbers {
+        FileNumbers(AtomicU64::new(first.get()))
+    }
+
+    /// A number for a new file.
+    pub(crate) fn take(&self) -> FileNo {
+        FileNo::new(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number that the next new file will have.
+    pub(crate) fn next(&self) -> FileNo {
+        FileNo::new(self.0.load(Ordering::Relaxed))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use varve_format::section::Compression;
 use varve_types::{BranchId, KeyspaceId};
 
 use crate::KeyspaceOptions;
@@ -19,4 +20,11 @@ pub(crate) struct Keyspace {
     pub(crate) branch: Option<BranchId>,
     /// It stands over none, although it is a branch's.
     pub(crate) private: bool,
+}
+
+impl Keyspace {
+    /// How its blocks and values are compressed.
+    pub(crate) fn compression(&self) -> Compression {
+        if self.options.compressed { Compression::Lz4 } else { Compression::None }
+    }
 }

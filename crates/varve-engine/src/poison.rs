@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use varve_env::is_passing;
+use varve_env::{Env, is_passing};
 
 use crate::{StoreError, StoreResult};
 
@@ -44,6 +44,11 @@ impl Poison {
         let was_tried = !is_passing(&error);
         let failed = StoreError::Io { action, path: path.to_path_buf(), source: error };
         if was_tried { self.set(&failed) } else { failed }
+    }
+
+    /// Makes durable which files there are in `dir`. A failure poisons, unless nothing was tried.
+    pub(crate) fn sync_dir(&self, env: &dyn Env, dir: &Path) -> StoreResult<()> {
+        env.sync_dir(dir).map_err(|error| self.sync_failed("sync", dir, error))
     }
 
     /// The cause, if the store is poisoned.

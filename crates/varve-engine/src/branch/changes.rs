@@ -4,9 +4,9 @@ use bytes::Bytes;
 use varve_types::KeyspaceId;
 
 use super::Branch;
-use crate::db::Inner;
 use crate::iter::rows::Rows;
 use crate::read_state::{Layer, ReadState};
+use crate::reads::Reads;
 use crate::table::cache::Admission;
 use crate::{Direction, KeyRange, StoreResult};
 
@@ -90,16 +90,16 @@ impl Branch {
         range: &KeyRange,
         take: &mut dyn FnMut(&mut Rows) -> StoreResult<()>,
     ) -> StoreResult<()> {
-        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
+        let (pin, read_state) = self.inner.reads.pinned();
         let own = read_state.branch(self.id)?.space(keyspace);
         // Of one that it has not written to it has none.
         let Some(own) = own.filter(|own| !own.private) else { return Ok(()) };
         let layer = Layer { space: read_state.keyspace(own.id)?, seq: pin.seq() };
-        take(&mut self.inner.changes(&read_state, layer, range)?)
+        take(&mut self.inner.reads.changes(&read_state, layer, range)?)
     }
 }
 
-impl Inner {
+impl Reads {
     /// The rows of `range` in a branch's own key space.
     pub(super) fn changes(
         &self,

@@ -14,7 +14,6 @@ use varve_types::{BranchId, KeyspaceId, SeqNo};
 
 use super::Branch;
 use super::record::{BranchRecord, BranchSpace};
-use crate::db::Inner;
 use crate::iter::Source;
 use crate::iter::memory::MemorySource;
 use crate::iter::merge::Merge;
@@ -22,7 +21,9 @@ use crate::iter::newer::NewerSource;
 use crate::keyspace::Keyspace;
 use crate::memtable::Found;
 use crate::read_state::{Layer, ReadState};
+use crate::reads::Reads;
 use crate::table::cache::Admission;
+use crate::txn::Locks;
 use crate::{Direction, KeyRange, StoreError, StoreResult};
 
 /// Keys that an error of conflict names at most: with so many there may be more.
@@ -59,7 +60,8 @@ pub(super) type MergeHook<'a> = dyn FnMut(&Clash<'_>) -> Merged + 'a;
 
 /// The clashes of a branch that is about to be committed.
 pub(super) struct Clashes<'a, 'm> {
-    inner: &'a Inner,
+    reads: &'a Reads,
+    locks: &'a Locks,
     record: &'a BranchRecord,
     merge: &'a mut MergeHook<'m>,
     /// What the hook made of them, by the store's key space.
@@ -69,11 +71,12 @@ pub(super) struct Clashes<'a, 'm> {
 
 impl<'a, 'm> Clashes<'a, 'm> {
     pub(super) fn new(
-        inner: &'a Inner,
+        reads: &'a Reads,
+        locks: &'a Locks,
         record: &'a BranchRecord,
         merge: &'a mut MergeHook<'m>,
     ) -> Clashes<'a, 'm> {
-        Clashes { inner, record, merge, merged: BTreeMap::new(), conflicts: Vec::new() }
+        Clashes { reads, locks, record, merge, merged: BTreeMap::new(), conflicts: Vec::new() }
     }
 
     /// Looks at what the parent changed since the branch began; `now` is its newest write. What a locking branch
@@ -86,14 +89,14 @@ impl<'a, 'm> Clashes<'a, 'm> {
     /// [`Clashes::look`] for a branch that may lose its locks meanwhile: then it meets those who got them, and says so.
     pub(super) fn look_unless_lost(&mut self, after: SeqNo) -> StoreResult<()> {
         let looked = self.look(after);
-        looked.map_err(|error| self.inner.check_locks(self.record).err().unwrap_or(error))
+        looked.map_err(|error| check_locks(self.locks, self.record).err().unwrap_or(error))
     }
 
     /// Has the rows merged that the parent changed after the write `after`. `Conflict` if one cannot be.
     ///
     /// REQUIRES: the branch takes no writes.
     pub(super) fn look(&mut self, after: SeqNo) -> StoreResult<()> {
-        let read_state = self.inner.read_states.get();
+        let read_state = self.reads.read_states.get();
         for own in self.record.spaces.iter().filter(|own| !own.private) {
             let Some(theirs) = top_space(&read_state, self.record.parent, own.base)? else {
                 continue;
@@ -124,10 +127,10 @@ impl<'a, 'm> Clashes<'a, 'm> {
         }
         let layer = Layer { space: ours, seq: SeqNo::MAX };
         let mut walk =
-            self.inner.rows(read_state, &[layer], &KeyRange::all(), Direction::Forward)?;
+            self.reads.rows(read_state, &[layer], &KeyRange::all(), Direction::Forward)?;
         while let Some((key, found)) = walk.next_found()? {
             if let Some(theirs) =
-                self.inner.changed_after(read_state, theirs, key.as_slice(), after)?
+                self.reads.changed_after(read_state, theirs, key.as_slice(), after)?
             {
                 self.meet(own.base, key.as_slice(), theirs, found)?;
             }
@@ -143,7 +146,7 @@ impl<'a, 'm> Clashes<'a, 'm> {
         ours: &Keyspace,
         after: SeqNo,
     ) -> StoreResult<()> {
-        let mut walk = self.inner.newer_versions(read_state, theirs, after, SeqNo::MAX)?;
+        let mut walk = self.reads.newer_versions(read_state, theirs, after, SeqNo::MAX)?;
         let mut last: Option<Vec<u8>> = None;
         while walk.valid() {
             // The first version of a key is its newest.
@@ -153,7 +156,7 @@ impl<'a, 'm> Clashes<'a, 'm> {
                 let key = walk.key();
                 if walk.seq() > after
                     && let Some(found) =
-                        self.inner.find(read_state, layer, key, filter_hash(key))?
+                        self.reads.find(read_state, layer, key, filter_hash(key))?
                 {
                     self.meet(own.base, key, walk.found()?, found)?;
                 }
@@ -175,8 +178,8 @@ impl<'a, 'm> Clashes<'a, 'm> {
             return Ok(());
         }
         let seq = self.record.base.seq();
-        let base = self.inner.get(self.record.parent, keyspace, key, seq)?;
-        let value = |found| self.inner.cache.value_of(found, Admission::Pass);
+        let base = self.reads.get(self.record.parent, keyspace, key, seq)?;
+        let value = |found| self.reads.cache.value_of(found, Admission::Pass);
         let (theirs, ours) = (value(theirs)?, value(ours)?);
         let merged = match (self.merge)(&Clash { keyspace, key, base, theirs, ours }) {
             Merged::Value(value) => Found::Value(value),
@@ -188,6 +191,14 @@ impl<'a, 'm> Clashes<'a, 'm> {
         };
         self.merged.insert((keyspace, Bytes::copy_from_slice(key)), merged);
         Ok(())
+    }
+}
+
+/// Fails if a branch that takes locks has lost them.
+pub(super) fn check_locks(locks: &Locks, record: &BranchRecord) -> StoreResult<()> {
+    match record.shared.locks {
+        Some(_) => locks.check(record.id),
+        None => Ok(()),
     }
 }
 
@@ -216,7 +227,7 @@ impl Branch {
         let own = read_state.branch(self.id)?.space(keyspace);
         let Some(own) = own.filter(|own| !own.private) else { return Ok(false) };
         let layer = Layer { space: read_state.keyspace(own.id)?, seq: SeqNo::MAX };
-        Ok(self.inner.find(&read_state, layer, key, filter_hash(key))?.is_some())
+        Ok(self.inner.reads.find(&read_state, layer, key, filter_hash(key))?.is_some())
     }
 
     /// Whether others have written to a row of the store since the branch began. So a commit asks of it, if the branch has, too.
@@ -227,11 +238,11 @@ impl Branch {
             return Ok(false);
         };
         let after = record.base.seq();
-        Ok(self.inner.changed_after(&read_state, theirs, key, after)?.is_some())
+        Ok(self.inner.reads.changed_after(&read_state, theirs, key, after)?.is_some())
     }
 }
 
-impl Inner {
+impl Reads {
     /// What `key` became in `space` after the write `after`, if it changed.
     fn changed_after(
         &self,

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
 use super::Branch;
-use super::clash::{Clashes, MergeHook, top_space};
+use super::clash::{Clashes, MergeHook, check_locks, top_space};
 use super::record::BranchRecord;
 use crate::db::Inner;
 use crate::read_state::{Layer, ReadState};
@@ -90,7 +90,7 @@ impl Branch {
         self.check_childless()?;
         let read_state = self.inner.read_states.get();
         let record = read_state.branch(self.id)?;
-        self.inner.check_locks(record)?;
+        check_locks(&self.inner.locks, record)?;
         let parent = record.parent.map(|id| read_state.branch(id)).transpose()?.cloned();
         let _parent_gate = parent.as_ref().map(|parent| parent.shared.gate.read());
         if let Some(parent) = &parent {
@@ -100,7 +100,7 @@ impl Branch {
             let bases = record.spaces.iter().filter(|own| !own.private).map(|own| own.base);
             parent.with_spaces(bases.collect())?;
         }
-        let mut clashes = Clashes::new(&self.inner, record, merge);
+        let mut clashes = Clashes::new(&self.inner.reads, &self.inner.locks, record, merge);
         let bytes_max = BATCH_COMMIT_BYTES_MAX.min(self.inner.options.memtable_bytes / 4);
         let rows = self.inner.changed_rows(&read_state, record, bytes_max)?;
         let by_batch = rows.is_some();
@@ -243,14 +243,6 @@ impl fmt::Debug for KeptLocks {
 }
 
 impl Inner {
-    /// Fails if a branch that takes locks has lost them.
-    pub(super) fn check_locks(&self, record: &BranchRecord) -> StoreResult<()> {
-        match record.shared.locks {
-            Some(_) => self.locks.check(record.id),
-            None => Ok(()),
-        }
-    }
-
     /// Locks what a branch changed that takes no locks of its own. Costs the number of rows.
     fn lock_changes_of(
         &self,
@@ -261,7 +253,7 @@ impl Inner {
         self.lock_changes(record.id, |lock| {
             for own in record.spaces.iter().filter(|own| !own.private) {
                 let layer = Layer { space: read_state.keyspace(own.id)?, seq: SeqNo::MAX };
-                let mut walk = self.changes(read_state, layer, &KeyRange::all())?;
+                let mut walk = self.reads.changes(read_state, layer, &KeyRange::all())?;
                 while let Some((key, _)) = walk.next_found()? {
                     lock(own.base, key.as_slice(), commutes(own.base, key.as_slice()))?;
                 }
@@ -281,7 +273,7 @@ impl Inner {
         let (mut rows, mut bytes) = (Vec::new(), 0);
         for own in record.spaces.iter().filter(|own| !own.private) {
             let layer = Layer { space: read_state.keyspace(own.id)?, seq: SeqNo::MAX };
-            let mut walk = self.changes(read_state, layer, &KeyRange::all())?;
+            let mut walk = self.reads.changes(read_state, layer, &KeyRange::all())?;
             while let Some((key, found)) = walk.next_found()? {
                 let key = Bytes::copy_from_slice(key.as_slice());
                 let value = self.cache.value_of(found, Admission::Pass)?;
@@ -336,7 +328,7 @@ impl Inner {
                     None => batch.delete(space, key),
                 }
             }
-            if external && self.external_sync.get().is_some() {
+            if external && self.external.is_set() {
                 batch.depends_on_external();
             }
             batch.ends(record.id);
@@ -382,7 +374,7 @@ mod tests {
         let rows = inner.changed_rows(&read_state, record, 1 << 20).unwrap().unwrap();
         let at = rows[0].2.as_ref().unwrap().as_ptr();
         let mut merge = |_: &Clash<'_>| Merged::Conflict;
-        let mut clashes = Clashes::new(inner, record, &mut merge);
+        let mut clashes = Clashes::new(&inner.reads, &inner.locks, record, &mut merge);
         inner.log_commit((record, false), rows, false, &mut clashes, &|_, _| false).unwrap();
         assert_eq!(db.get(space, b"row").unwrap().unwrap().as_ptr(), at);
     }

@@ -19,13 +19,13 @@ use varve_types::{KeyspaceId, SeqNo, SublevelId};
 use super::clash::{Clashes, top_space};
 use super::record::{BranchRecord, BranchSpace};
 use crate::compaction::outputs::{Outputs, Written};
-use crate::db::install::Changes;
 use crate::db::{Inner, Writer};
 use crate::keyspace::Keyspace;
 use crate::place::Place;
 use crate::read_state::ReadState;
 use crate::table::file::Table;
 use crate::version::Sublevel;
+use crate::versions::changes::Changes;
 use crate::{StoreError, StoreResult};
 
 /// Tables with their places.
@@ -89,19 +89,26 @@ impl Inner {
             merged.segments.extend(written.segments);
         }
         for table in &merged.tables {
-            let sublevel = SublevelId::new(self.new_file_no().get());
+            let sublevel = SublevelId::new(self.file_numbers.take().get());
             let joined = table.joined(table.keyspace(), last);
             added.push((table.keyspace(), Place { level: 0, sublevel }, Arc::new(joined)));
         }
         let install = || {
-            self.sync_names()?;
+            self.versions.sync_names()?;
             let (ingested, ended) = (Some(last), vec![record.id]);
             let segments = merged.segments.clone();
-            self.install(&Changes { added, seen, segments, ingested, ended, ..Changes::default() })
+            self.versions.install(&Changes {
+                added,
+                seen,
+                segments,
+                ingested,
+                ended,
+                ..Changes::default()
+            })
         };
         let outcome = install();
         // After a failure that poisons, the edit may have reached the disk: keep the files.
-        if !matches!(outcome, Ok(true)) && self.poison.cause().is_none() {
+        if !matches!(outcome, Ok(true)) && self.health.poison.cause().is_none() {
             merged.discard();
         }
         if outcome? {
@@ -129,7 +136,7 @@ impl Inner {
         oldest_first.reverse();
         let mut seq = first;
         for (age, sublevel) in oldest_first.into_iter().enumerate() {
-            let newest = SublevelId::new(self.new_file_no().get());
+            let newest = SublevelId::new(self.file_numbers.take().get());
             for table in sublevel.tables() {
                 let joined = table.joined(space.id, seq);
                 let may_go_deep = may_go_deep && age == 0;
@@ -149,7 +156,7 @@ impl Inner {
         clashes: &Clashes<'_, '_>,
         seq: SeqNo,
     ) -> StoreResult<Written> {
-        let mut outputs = Outputs::new(self, space, 0);
+        let mut outputs = Outputs::new(&self.maker, space, 0);
         for ((base, key), found) in &clashes.merged {
             if *base == own.base {
                 outputs.add(key, seq, found)?;

@@ -49,10 +49,10 @@ use record::{BranchRecord, BranchSpace, Shared};
 pub use store::SnapshotStore;
 
 use crate::db::Inner;
-use crate::db::install::Changes;
 use crate::keyspace::Keyspace;
 use crate::read_state::ReadState;
 use crate::txn::terms::LockOptions;
+use crate::versions::changes::Changes;
 use crate::{Db, StoreError, StoreResult};
 
 /// What a branch is made of.
@@ -111,7 +111,7 @@ impl Db {
 
     /// A branch that was begun before; `Ended` if there is none of this number.
     pub fn open_branch(&self, id: BranchId) -> StoreResult<Branch> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         let shared = Arc::clone(&self.inner.read_states.get().branch(id)?.shared);
         Ok(Branch { inner: Arc::clone(&self.inner), id, shared })
     }
@@ -145,13 +145,16 @@ impl Branch {
 
     /// REQUIRES: the gate is held exclusively. Then the branch ends.
     fn drop_changes(&self) -> StoreResult<()> {
-        self.inner.install(&Changes { ended: vec![self.id], ..Changes::default() }).map(drop)
+        self.inner
+            .versions
+            .install(&Changes { ended: vec![self.id], ..Changes::default() })
+            .map(drop)
     }
 
     /// Releases the branch, but none of its locks.
     fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
-        self.inner.branch_syncs.lock().remove(&self.id);
+        self.inner.external.remove_branch(self.id);
     }
 
     /// Fails while the branch has branches of its own. One that has ended must be gone from the manifest, too, before
@@ -197,7 +200,7 @@ impl Branch {
         spaces.sort_unstable_by_key(|space| space.base);
         let record = Arc::new(BranchRecord { spaces, ..BranchRecord::clone(record) });
         let branch = Some(Arc::clone(&record));
-        self.inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
+        self.inner.versions.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
         numbers.used(count);
         Ok(record)
     }
@@ -217,8 +220,8 @@ fn begin(
     parent: Option<BranchId>,
     options: &BranchOptions,
 ) -> StoreResult<Branch> {
-    inner.check_open()?;
-    inner.poison.check()?;
+    inner.health.check_open()?;
+    inner.health.poison.check()?;
     if options.info.len() > BRANCH_INFO_BYTES_MAX {
         let message = format!("a branch's info has at most {BRANCH_INFO_BYTES_MAX} bytes");
         return Err(StoreError::Invalid(message));
@@ -244,7 +247,7 @@ fn begin(
         Some(name) => Arc::clone(read_state.snapshot(name)?),
         None => Arc::new(inner.snapshots.pin(|| ()).0),
     };
-    let id = BranchId::new(inner.new_file_no().get());
+    let id = BranchId::new(inner.file_numbers.take().get());
     let is_private = |base: &KeyspaceId| options.private.contains(base);
     let bases: BTreeSet<KeyspaceId> =
         options.private.iter().chain(&options.written).copied().collect();
@@ -263,7 +266,7 @@ fn begin(
     let record = BranchRecord::new(id, parent, base, info, spaces, options.locks, unlocked);
     let shared = Arc::clone(&record.shared);
     let branch = Some(Arc::new(record));
-    inner.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
+    inner.versions.install(&Changes { branch, branch_spaces, ..Changes::default() })?;
     numbers.used(count);
     drop(numbers);
     if let Some(locks) = options.locks {

@@ -20,17 +20,17 @@ use varve_types::{KeyspaceId, SeqNo};
 
 use super::SnapshotStore;
 use super::changes::RowVisitor;
-use crate::db::Inner;
 use crate::iter::Source;
 use crate::keyspace::Keyspace;
 use crate::read_state::ReadState;
+use crate::reads::Reads;
 use crate::table::cache::Admission;
 use crate::{Db, StoreError, StoreResult};
 
 impl Db {
     /// The present state, for reading; it stays what it is as long as it is held, not over a restart. Costs nothing.
     pub fn present(&self) -> StoreResult<SnapshotStore> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         let (pin, ()) = self.inner.snapshots.pin(|| ());
         Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin })
     }
@@ -54,10 +54,10 @@ impl SnapshotStore {
             let message = "changes are told from the older state to the later one".to_owned();
             return Err(StoreError::Invalid(message));
         }
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         let read_state = self.inner.read_states.get();
         for id in spaces {
-            if !self.inner.changes_between(
+            if !self.inner.reads.changes_between(
                 &read_state,
                 read_state.keyspace(*id)?,
                 after,
@@ -71,7 +71,7 @@ impl SnapshotStore {
     }
 }
 
-impl Inner {
+impl Reads {
     /// The same for one key space; false if `each` has had enough.
     fn changes_between(
         &self,

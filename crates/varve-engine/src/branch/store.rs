@@ -10,8 +10,8 @@ use varve_types::{KeyspaceId, SeqNo};
 
 use super::Branch;
 use crate::db::Inner;
-use crate::db::read::DbSnapshot;
 use crate::memtable::Memtable;
+use crate::reads::DbSnapshot;
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
 use crate::txn::Asker;
@@ -136,7 +136,7 @@ impl Store for Branch {
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
         self.lock_to_read(keyspace, key)?;
-        self.inner.get(Some(self.id), keyspace, key, SeqNo::MAX)
+        self.inner.reads.get(Some(self.id), keyspace, key, SeqNo::MAX)
     }
 
     fn write(&self, mut batch: Batch) -> StoreResult<()> {
@@ -167,7 +167,7 @@ impl Store for Branch {
     }
 
     fn sync(&self) -> StoreResult<()> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         self.inner.sync()
     }
 
@@ -178,29 +178,29 @@ impl Store for Branch {
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
         self.lock_reads(keyspace, &range)?;
-        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
-        self.inner.scan(pin, read_state, Some(self.id), keyspace, range, direction)
+        let (pin, read_state) = self.inner.reads.pinned();
+        self.inner.reads.scan(pin, read_state, Some(self.id), keyspace, range, direction)
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
         self.lock_reads(keyspace, &range)?;
-        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
-        self.inner.keys(pin, read_state, Some(self.id), keyspace, &range)
+        let (pin, read_state) = self.inner.reads.pinned();
+        self.inner.reads.keys(pin, read_state, Some(self.id), keyspace, &range)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         self.shared.check()?;
         if self.shared.locks.is_some() {
             return Ok(Box::new(Locking(self)));
         }
         let (pin, ()) = self.inner.snapshots.pin(|| ());
-        Ok(Box::new(DbSnapshot { inner: &self.inner, tree: Some(self.id), pin }))
+        Ok(Box::new(DbSnapshot { reads: &self.inner.reads, tree: Some(self.id), pin }))
     }
 
     /// Runs beside the store's own hook, and until the branch ends.
     fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {
-        self.inner.branch_syncs.lock().insert(self.id, Arc::new(hook));
+        self.inner.external.set_for_branch(self.id, hook);
     }
 
     fn is_room_scarce(&self) -> bool {
@@ -208,7 +208,7 @@ impl Store for Branch {
     }
 
     fn get_room(&self) -> StoreResult<bool> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         self.inner.get_room()
     }
 
@@ -237,7 +237,7 @@ impl fmt::Debug for SnapshotStore {
 impl Db {
     /// Opens a named snapshot for reading; `Invalid` if there is none of this name. Costs nothing.
     pub fn open_snapshot(&self, name: &str) -> StoreResult<SnapshotStore> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         let pin = Pin::clone(self.inner.read_states.get().snapshot(name)?);
         Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin })
     }
@@ -264,7 +264,7 @@ impl Store for SnapshotStore {
     }
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
-        self.inner.get(None, keyspace, key, self.pin.seq())
+        self.inner.reads.get(None, keyspace, key, self.pin.seq())
     }
 
     fn write(&self, _batch: Batch) -> StoreResult<()> {
@@ -272,7 +272,7 @@ impl Store for SnapshotStore {
     }
 
     fn sync(&self) -> StoreResult<()> {
-        self.inner.check_open()
+        self.inner.health.check_open()
     }
 
     fn scan(
@@ -281,7 +281,7 @@ impl Store for SnapshotStore {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
-        self.inner.scan(
+        self.inner.reads.scan(
             self.pin.clone(),
             self.inner.read_states.get(),
             None,
@@ -292,12 +292,18 @@ impl Store for SnapshotStore {
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
-        self.inner.keys(self.pin.clone(), self.inner.read_states.get(), None, keyspace, &range)
+        self.inner.reads.keys(
+            self.pin.clone(),
+            self.inner.read_states.get(),
+            None,
+            keyspace,
+            &range,
+        )
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
-        self.inner.check_open()?;
-        Ok(Box::new(DbSnapshot { inner: &self.inner, tree: None, pin: self.pin.clone() }))
+        self.inner.health.check_open()?;
+        Ok(Box::new(DbSnapshot { reads: &self.inner.reads, tree: None, pin: self.pin.clone() }))
     }
 
     fn set_external_sync(&self, _hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {}

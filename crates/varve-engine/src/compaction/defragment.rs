@@ -26,7 +26,6 @@ use super::policy::defragment::{self, Fit, LIVE_PERCENT_MIN, Rewrite, Room};
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
-use crate::db::install::Changes;
 use crate::iter::table::TableSource;
 use crate::iter::{ALL_KEYS, Source};
 use crate::keyspace::Keyspace;
@@ -35,6 +34,7 @@ use crate::place::Place;
 use crate::table::cache::Admission;
 use crate::table::file::Table;
 use crate::version::Version;
+use crate::versions::changes::Changes;
 use crate::{Db, Direction, StoreResult};
 
 /// What a defragmentation did.
@@ -55,7 +55,7 @@ impl Db {
     /// go on meanwhile.
     pub fn defragment(&self, fit: Fit) -> StoreResult<Defragmented> {
         let inner = &self.inner;
-        inner.check_open()?;
+        inner.health.check_open()?;
         let (before, written) = (inner.fragmentation(), || inner.metrics.defragment_bytes.get());
         let (mut rewrites, start) = (0, written());
         while inner.defragment_most(0, fit)? {
@@ -113,7 +113,7 @@ impl Inner {
 
     fn defragment_most(&self, dead_percent_max: u64, fit: Fit) -> StoreResult<bool> {
         let mut memory = self.compaction_job.lock();
-        self.check_changeable()?;
+        self.health.check_changeable()?;
         self.defragment_one(&mut memory, dead_percent_max, fit)
     }
 
@@ -179,8 +179,9 @@ impl Inner {
             emptied.insert(table.file_no());
         }
         let rule = StitchRule { threshold_bytes: 0, emptied };
-        let options = self.table_options(space, level);
-        let mut outputs = Stitcher::new(Outputs::new(self, space, level), options, Some(rule));
+        let options = self.plans.table_options(space, level);
+        let mut outputs =
+            Stitcher::new(Outputs::new(&self.maker, space, level), options, Some(rule));
         let (cache, table) = (Arc::clone(&self.cache), Arc::clone(table));
         let all = ALL_KEYS;
         // All versions of a key that share a number are of one moment, of which the first counts.
@@ -190,7 +191,7 @@ impl Inner {
         while source.valid() {
             versions += 1;
             if versions % CLOSE_CHECK_VERSIONS == 0 {
-                self.check_open()?;
+                self.health.check_open()?;
             }
             let (key, seq) = (source.key(), source.seq());
             if retention.as_mut().is_none_or(|retention| retention.keeps(key, seq, false, || true))
@@ -215,9 +216,9 @@ impl Inner {
         let segments = new.segments.clone();
         let removed = vec![(space.id, place, Arc::clone(old))];
         let changes = Changes { added, removed, segments, ..Changes::default() };
-        let installed = self.sync_names().and_then(|()| self.install(&changes));
+        let installed = self.versions.sync_names().and_then(|()| self.versions.install(&changes));
         // After a failure that poisons, the edit may have reached the disk: keep the files.
-        if !matches!(installed, Ok(true)) && self.poison.cause().is_none() {
+        if !matches!(installed, Ok(true)) && self.health.poison.cause().is_none() {
             new.discard();
         }
         installed.map(|_| ())

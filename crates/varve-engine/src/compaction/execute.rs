@@ -25,7 +25,6 @@ use super::reclaim::DEAD_SHARE_FAIR;
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
 use crate::db::Inner;
-use crate::db::install::Changes;
 use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
 use crate::iter::{ALL_KEYS, Source};
@@ -36,6 +35,7 @@ use crate::place::{LEVELS, Place};
 use crate::sublevel_map::moves::Moves;
 use crate::table::cache::Admission;
 use crate::table::file::Table;
+use crate::versions::changes::Changes;
 use crate::{Direction, StoreError, StoreResult, ValuePolicy};
 
 /// Why tables are merged.
@@ -104,7 +104,7 @@ impl Grandparents<'_> {
 impl Inner {
     /// Bytes that compactions have to move in all key spaces.
     pub(crate) fn compaction_debt(&self) -> u64 {
-        let (read_state, shape) = (self.read_states.get(), self.shape());
+        let (read_state, shape) = (self.read_states.get(), self.plans.shape());
         let left_alone = self.left_alone.lock();
         let debts = read_state.spaces().map(|space| {
             let (version, mut uses) = (&space.version, space.version.segment_uses());
@@ -124,13 +124,13 @@ impl Inner {
     /// `at_rest` says that nothing was flushed for a while.
     pub(crate) fn compact_one(&self, at_rest: bool) -> StoreResult<bool> {
         let mut memory = self.compaction_job.lock();
-        self.check_changeable()?;
+        self.health.check_changeable()?;
         let read_state = self.read_states.get();
-        if self.retune(&read_state) {
+        if self.plans.retune(&read_state) {
             memory.clear();
         }
         let room_bytes = self.space.room_of_merges()? / 2;
-        let shape = Shape { at_rest, room_bytes, ..self.shape() };
+        let shape = Shape { at_rest, room_bytes, ..self.plans.shape() };
         memory.retain(|id, _| read_state.keyspace(*id).is_ok());
         let (mut picked, mut left_alone) = (Vec::new(), HashSet::new());
         for space in read_state.spaces() {
@@ -178,7 +178,7 @@ impl Inner {
     /// Where the rows of `job` go.
     fn output_place(&self, job: &Job) -> Place {
         // File numbers only grow, so a new sub-level is newer than all that are there.
-        let new = || SublevelId::new(self.new_file_no().get());
+        let new = || SublevelId::new(self.file_numbers.take().get());
         let sublevel = job.output_sublevel.unwrap_or_else(new);
         Place { level: job.output_level, sublevel }
     }
@@ -188,7 +188,7 @@ impl Inner {
         let removed = inputs(space, job);
         let place = self.output_place(job);
         let added = removed.iter().map(|(id, _, table)| (*id, place, Arc::clone(table))).collect();
-        self.install(&Changes { added, removed, ..Changes::default() })?;
+        self.versions.install(&Changes { added, removed, ..Changes::default() })?;
         Ok(())
     }
 
@@ -221,9 +221,9 @@ impl Inner {
             return Err(StoreError::NoSpace { path: self.dir.clone() });
         }
         let place = self.output_place(job);
-        let options = self.table_options(space, place.level);
-        let outputs =
-            Outputs::new(self, space, place.level).emptying(leaving, purpose.leaves_values());
+        let options = self.plans.table_options(space, place.level);
+        let outputs = Outputs::new(&self.maker, space, place.level)
+            .emptying(leaving, purpose.leaves_values());
         let rule = if purpose.copies_all() { None } else { self.stitch_rule(space) };
         let mut outputs = Stitcher::new(outputs, options, rule);
         let version = &space.version;
@@ -241,8 +241,8 @@ impl Inner {
         added.extend(rest);
         let (segments, moves) = (written.segments.clone(), moves.map(Arc::new));
         let changes = Changes { added, removed, segments, moves, ..Changes::default() };
-        let named = if written.tables.is_empty() { Ok(()) } else { self.sync_names() };
-        match named.and_then(|()| self.install(&changes)) {
+        let named = if written.tables.is_empty() { Ok(()) } else { self.versions.sync_names() };
+        match named.and_then(|()| self.versions.install(&changes)) {
             Ok(true) => {
                 self.count_merge(purpose, place.level, read, &written);
                 Ok(())
@@ -254,7 +254,7 @@ impl Inner {
             }
             Err(error) => {
                 // After a failure that poisons, the edit may have reached the disk: keep the files.
-                if self.poison.cause().is_none() {
+                if self.health.poison.cause().is_none() {
                     written.discard();
                 }
                 Err(error)
@@ -279,7 +279,7 @@ impl Inner {
         let mut uses = space.version.segment_uses();
         uses.retain(|segment| !damaged.has(segment.file));
         let leaving =
-            cleaning::leaving(&self.shape(), &uses, pointed, purpose.emptied(), room_bytes);
+            cleaning::leaving(&self.plans.shape(), &uses, pointed, purpose.emptied(), room_bytes);
         let values = match self.options.values {
             ValuePolicy::InRow if !purpose.leaves_values() => {
                 shares().map(|share| share.bytes).sum()
@@ -353,7 +353,7 @@ impl Inner {
         while merge.valid() {
             versions += 1;
             if versions % CLOSE_CHECK_VERSIONS == 0 {
-                self.check_open()?;
+                self.health.check_open()?;
             }
             let (key, seq, found) = (merge.key(), merge.seq(), merge.found()?);
             if retention.is_new_key(key) {
@@ -437,25 +437,13 @@ fn rest_of(
 }
 
 impl Inner {
-    /// The fewest bytes of a run of blocks that merges leave where it is; 0 if they copy everything.
-    pub(crate) fn stitch_threshold_bytes(&self) -> u64 {
-        let bytes = self.options.stitch_threshold_bytes;
-        if self.plan().0.compaction.may_stitch() { bytes.into() } else { 0 }
-    }
-
-    /// Whether merges leave runs of blocks where they are. Where large values stand apart from their rows, blocks are
-    /// small, and pointers have to be counted anew: all are copied.
-    pub(super) fn stitches(&self) -> bool {
-        self.stitch_threshold_bytes() > 0 && self.options.values == ValuePolicy::InRow
-    }
-
     /// Which runs of blocks a merge leaves where they are: none in files of which little is needed, which so go as merges
     /// pass.
     fn stitch_rule(&self, space: &Keyspace) -> Option<StitchRule> {
-        if !self.stitches() {
+        if !self.plans.stitches() {
             return None;
         }
-        let threshold_bytes = self.stitch_threshold_bytes();
+        let threshold_bytes = self.plans.stitch_threshold_bytes();
         let tables = space.version.tables().map(|(_, table)| table.meta());
         let emptied = defragment::leaving(&defragment::uses(tables));
         Some(StitchRule { threshold_bytes, emptied })

@@ -1,20 +1,24 @@
 //! Writes what flushes and merges put out: tables, one after the other, and the segments with their large values.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use varve_env::Env;
 use varve_format::edit::TableMeta;
-use varve_format::section::Compression;
-use varve_format::table::{TableOptions, Zone};
+use varve_format::table::Zone;
 use varve_types::{FileNo, SeqNo};
 
 use super::stitch::Piece;
-use crate::db::Inner;
+use crate::files::FileNumbers;
 use crate::keyspace::Keyspace;
 use crate::memtable::Found;
+use crate::metrics::Metrics;
+use crate::options::DbOptions;
+use crate::plans::Plans;
+use crate::reserve::Reserve;
 use crate::segment::{Segment, SegmentWriter};
-use crate::table::cache::Admission;
+use crate::table::cache::{Admission, TableCache};
 use crate::table::file::{Table, TableFiles};
 use crate::table::writer::TableWriter;
 use crate::{StoreResult, ValuePolicy};
@@ -44,9 +48,21 @@ impl Written {
     }
 }
 
+/// What makes the files of tables and segments.
+pub(crate) struct OutputMaker {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) dir: PathBuf,
+    pub(crate) reserve: Arc<Reserve>,
+    pub(crate) options: Arc<DbOptions>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) cache: Arc<TableCache>,
+    pub(crate) plans: Arc<Plans>,
+    pub(crate) file_numbers: Arc<FileNumbers>,
+}
+
 /// Takes versions in internal order. Files of an unfinished run are removed.
 pub(crate) struct Outputs<'a> {
-    inner: &'a Inner,
+    maker: &'a OutputMaker,
     /// Where files are made.
     env: &'a Arc<dyn Env>,
     space: &'a Keyspace,
@@ -69,10 +85,10 @@ pub(crate) struct Outputs<'a> {
 
 impl<'a> Outputs<'a> {
     /// No tables yet, for `level`.
-    pub(crate) fn new(inner: &'a Inner, space: &'a Keyspace, level: usize) -> Outputs<'a> {
+    pub(crate) fn new(maker: &'a OutputMaker, space: &'a Keyspace, level: usize) -> Outputs<'a> {
         Outputs {
-            inner,
-            env: &inner.env,
+            maker,
+            env: &maker.env,
             space,
             level,
             leaving: BTreeSet::new(),
@@ -81,7 +97,7 @@ impl<'a> Outputs<'a> {
             writer: None,
             segment: None,
             metas: Vec::new(),
-            files: TableFiles::new(&inner.env, &inner.dir),
+            files: TableFiles::new(&maker.env, &maker.dir),
             segments: Vec::new(),
             carried: BTreeMap::new(),
         }
@@ -98,7 +114,7 @@ impl<'a> Outputs<'a> {
     /// The same for what makes the store larger, and leaves the room alone that it holds.
     pub(crate) fn growing(self) -> Outputs<'a> {
         let mut outputs = self;
-        outputs.env = outputs.inner.reserve.below();
+        outputs.env = outputs.maker.reserve.below();
         outputs
     }
 
@@ -114,18 +130,18 @@ impl<'a> Outputs<'a> {
 
     /// Adds a version, in internal order.
     pub(crate) fn add(&mut self, key: &[u8], seq: SeqNo, found: &Found) -> StoreResult<()> {
-        let inner = self.inner;
+        let maker = self.maker;
         let (mut brought_back, mut goes_apart) = (None, false);
         if let Found::Separated(separated) = found {
-            let in_row = inner.options.values == ValuePolicy::InRow;
+            let in_row = maker.options.values == ValuePolicy::InRow;
             let leaves = self.leaving.contains(&separated.segment.file_no());
             if leaves || (in_row && !self.stays_apart) {
                 goes_apart = in_row && self.stays_apart;
-                brought_back = Some(Found::Value(inner.cache.value(separated, Admission::Pass)?));
+                brought_back = Some(Found::Value(maker.cache.value(separated, Admission::Pass)?));
             }
         }
         match brought_back.as_ref().unwrap_or(found) {
-            Found::Value(value) if goes_apart || inner.options.values.separates(value.len()) => {
+            Found::Value(value) if goes_apart || maker.options.values.separates(value.len()) => {
                 let pointer = self.segment()?.add(value)?;
                 self.pointed_bytes += pointer.record_bytes();
                 self.writer()?.add_pointer(key, seq, &pointer)?;
@@ -138,7 +154,7 @@ impl<'a> Outputs<'a> {
             }
             found => self.writer()?.add(key, seq, found)?,
         }
-        if self.segment.as_ref().is_some_and(|s| s.file_bytes() >= inner.options.table_bytes) {
+        if self.segment.as_ref().is_some_and(|s| s.file_bytes() >= maker.options.table_bytes) {
             self.cut_segment()?;
         }
         Ok(())
@@ -150,7 +166,7 @@ impl<'a> Outputs<'a> {
         let zone = Zone { file: file.no(), salt: file.salt(), size_bytes: piece.size_bytes };
         self.files.note(file);
         self.writer()?.stitch(zone, piece.handle, &piece.block)?;
-        self.inner.metrics.stitched_bytes.add(piece.handle.len.into());
+        self.maker.metrics.stitched_bytes.add(piece.handle.len.into());
         Ok(())
     }
 
@@ -159,9 +175,9 @@ impl<'a> Outputs<'a> {
         let writer = match self.writer.take() {
             Some(writer) => writer,
             None => {
-                let (inner, options) =
-                    (self.inner, self.inner.table_options(self.space, self.level));
-                TableWriter::create(self.env, &inner.dir, inner.new_file_no(), options)?
+                let (maker, options) =
+                    (self.maker, self.maker.plans.table_options(self.space, self.level));
+                TableWriter::create(self.env, &maker.dir, maker.file_numbers.take(), options)?
             }
         };
         Ok(self.writer.insert(writer))
@@ -172,8 +188,8 @@ impl<'a> Outputs<'a> {
         let segment = match self.segment.take() {
             Some(segment) => segment,
             None => {
-                let (inner, compression) = (self.inner, compression_of(self.space));
-                SegmentWriter::create(self.env, &inner.dir, inner.new_file_no(), compression)?
+                let (maker, compression) = (self.maker, self.space.compression());
+                SegmentWriter::create(self.env, &maker.dir, maker.file_numbers.take(), compression)?
             }
         };
         Ok(self.segment.insert(segment))
@@ -182,7 +198,7 @@ impl<'a> Outputs<'a> {
     fn cut_segment(&mut self) -> StoreResult<()> {
         if let Some(segment) = self.segment.take() {
             let meta = segment.finish()?;
-            let segment = Segment::new(&self.inner.env, &self.inner.dir, meta);
+            let segment = Segment::new(&self.maker.env, &self.maker.dir, meta);
             self.segments.push(Arc::new(segment));
         }
         Ok(())
@@ -222,24 +238,5 @@ impl<'a> Outputs<'a> {
 impl Drop for Outputs<'_> {
     fn drop(&mut self) {
         self.take().discard();
-    }
-}
-
-fn compression_of(space: &Keyspace) -> Compression {
-    if space.options.compressed { Compression::Lz4 } else { Compression::None }
-}
-
-impl Inner {
-    /// How tables of a key space are built.
-    pub(crate) fn table_options(&self, space: &Keyspace, level: usize) -> TableOptions {
-        TableOptions {
-            keyspace: space.id,
-            prefixed: space.options.prefixed,
-            block_bytes: self.options.block_bytes,
-            compression: compression_of(space),
-            index: self.options.index,
-            filter: self.filter_policy(level),
-            cut_after_prefix_bytes: self.stitch_threshold_bytes(),
-        }
     }
 }

@@ -103,7 +103,7 @@ pub(crate) struct Looked {
 /// What the last search in vain was about.
 #[derive(Debug, Default)]
 pub(crate) struct Searched {
-    /// One part in so many was to be dead; 0: tables have changed since.
+    /// One part in so many was to be dead; 0: there was no search.
     share: u64,
     /// Rows that it came by were seen by these.
     pinned: Pinned,
@@ -111,7 +111,7 @@ pub(crate) struct Searched {
     unclear_after: BTreeSet<StatesThen>,
     /// Bytes that the device had room for.
     room: u64,
-    /// How often tables or states with names have changed.
+    /// How often tables or states with names had changed ([`crate::versions::VersionSet::installs`]).
     changes: u64,
 }
 
@@ -206,18 +206,14 @@ impl Looked {
 }
 
 impl Searched {
-    /// Whether a search for one part in `share` would be in vain again, when somebody looks at the older `states` and the
-    /// device has room for `room` bytes.
-    fn covers(&self, share: u64, states: &[SeqNo], room: u64) -> bool {
+    /// Whether a search for one part in `share` would be in vain again, when somebody looks at the older `states`, the
+    /// device has room for `room` bytes, and tables or states with names have changed `changes` times.
+    fn covers(&self, share: u64, states: &[SeqNo], room: u64, changes: u64) -> bool {
         self.share >= share
+            && self.changes == changes
             && self.pinned.are_seen(states)
             && !self.unclear_after.iter().any(|then| then.are_few_by_now(states))
             && room <= self.room.saturating_add(self.room / ROOM_SHARE)
-    }
-
-    /// Notes that tables or states with names have changed.
-    pub(crate) fn tables_have_changed(&mut self) {
-        (self.share, self.changes) = (0, self.changes + 1);
     }
 }
 
@@ -247,7 +243,7 @@ impl Shaded<'_> {
             && source.key() <= &meta.largest_key[..]
             && deletions + others < 2 * meta.entries
         {
-            inner.check_open()?;
+            inner.health.check_open()?;
             *(if source.found()? == Found::Tombstone { &mut deletions } else { &mut others }) += 1;
             source.advance()?;
         }
@@ -282,7 +278,7 @@ impl Shaded<'_> {
         let mut newer = SeqNo::MAX;
         while merge.valid() && merge.key() <= last {
             // Rows may be large.
-            inner.check_open()?;
+            inner.health.check_open()?;
             let (key, seq, found) = (merge.key(), merge.seq(), merge.found()?);
             let below =
                 || stands_over || self.space.version.older_tables(self.place, key).next().is_some();
@@ -330,7 +326,7 @@ impl Shaded<'_> {
         let mut counted = Counted { pinned: Pinned::new(self.states), ..Counted::default() };
         // What of the present block somebody sees, and whether it can stay where it is.
         let (mut in_block, mut may_stay) = (0, false);
-        let stitches = inner.stitches();
+        let stitches = inner.plans.stitches();
         self.each_row(inner, |row| {
             let apart = match &row.found {
                 Found::Separated(value) => u64::from(value.handle.len),
@@ -388,14 +384,15 @@ impl Inner {
             return Ok(false);
         }
         let mut memory = self.compaction_job.lock();
-        self.check_changeable()?;
+        self.health.check_changeable()?;
         self.reclaim(&mut memory, share_max)
     }
 
     /// Whether a search for a table of which one part in `share_max` is dead is not known to be in vain.
     pub(crate) fn may_reclaim(&self, share_max: u64) -> StoreResult<bool> {
         let (states, room) = (self.snapshots.live(), self.space.room()?);
-        Ok(!self.searched.lock().covers(share_max, &states, room))
+        let changes = self.versions.installs();
+        Ok(!self.searched.lock().covers(share_max, &states, room, changes))
     }
 
     /// [`Inner::reclaim_one`] for who holds the lock of compaction jobs.
@@ -405,13 +402,10 @@ impl Inner {
         share_max: u64,
     ) -> StoreResult<bool> {
         let (states, room) = (self.snapshots.live(), self.space.room()?);
-        let changes = {
-            let searched = self.searched.lock();
-            if searched.covers(share_max, &states, room) {
-                return Ok(false);
-            }
-            searched.changes
-        };
+        let changes = self.versions.installs();
+        if self.searched.lock().covers(share_max, &states, room, changes) {
+            return Ok(false);
+        }
         if self.search(memory, share_max)? {
             return Ok(true);
         }
@@ -426,11 +420,8 @@ impl Inner {
         unclear_after.extend(pinned.unclear_after());
         // Nor was there of those that are few already.
         unclear_after.retain(|then| !then.are_few_by_now(&states));
-        let mut searched = self.searched.lock();
-        // What changed meanwhile is to be looked at.
-        if searched.changes == changes {
-            *searched = Searched { share: share_max, pinned, unclear_after, room, changes };
-        }
+        // What changed meanwhile is looked at: then this does not cover the next search.
+        *self.searched.lock() = Searched { share: share_max, pinned, unclear_after, room, changes };
         Ok(false)
     }
 
@@ -527,7 +518,7 @@ impl Inner {
         share: u64,
     ) -> StoreResult<bool> {
         while !memory.damaged.has(shaded.table.file_no()) {
-            self.check_open()?;
+            self.health.check_open()?;
             shaded.above.retain(|above| !memory.damaged.has(above.file_no()));
             let done = self.look(&shaded, memory, share).and_then(|is_due| match is_due {
                 true => done_if_room(self.write_rest(&shaded).map(|()| true)),
@@ -595,10 +586,10 @@ impl Inner {
     /// Puts in the place of a table what somebody sees of it.
     fn write_rest(&self, shaded: &Shaded<'_>) -> StoreResult<()> {
         let Shaded { space, place, table, .. } = shaded;
-        let outputs = Outputs::new(self, space, place.level).emptying(BTreeSet::new(), true);
+        let outputs = Outputs::new(&self.maker, space, place.level).emptying(BTreeSet::new(), true);
         let emptied = HashSet::from([table.file_no()]);
-        let rule = self.stitches().then_some(StitchRule { threshold_bytes: 0, emptied });
-        let options = self.table_options(space, place.level);
+        let rule = self.plans.stitches().then_some(StitchRule { threshold_bytes: 0, emptied });
+        let options = self.plans.table_options(space, place.level);
         let mut outputs = Stitcher::new(outputs, options, rule);
         let mut last = Vec::new();
         shaded.each_row(self, |row| {

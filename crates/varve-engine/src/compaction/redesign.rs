@@ -66,7 +66,7 @@ impl Db {
     /// Takes the next step to make all tables what the design says that the store was opened with.
     pub fn redesign(&self) -> StoreResult<Redesign> {
         let inner = &self.inner;
-        inner.check_open()?;
+        inner.health.check_open()?;
         let did = inner.compact_one(false)? || inner.redesign_one()?;
         Ok(inner.redesign_left(!did))
     }
@@ -76,7 +76,7 @@ impl Inner {
     /// Rewrites one table that is of another design; false if there is none.
     fn redesign_one(&self) -> StoreResult<bool> {
         let mut memory = self.compaction_job.lock();
-        self.check_changeable()?;
+        self.health.check_changeable()?;
         let read_state = self.read_states.get();
         let mut known = self.redesigned.lock();
         let tables = read_state.spaces().flat_map(|space| space.version.tables());
@@ -101,7 +101,7 @@ impl Inner {
                         true => (Purpose::Split(self.step_bytes_max()), Known::Small),
                         false => (Purpose::Redesign, Known::Fine),
                     };
-                let first = self.next_file_no();
+                let first = self.file_numbers.next();
                 let job = Job::in_place(place, file, &States::default());
                 let damaged = &mut memory.entry(space.id).or_default().damaged;
                 if let Err(error) = self.merge(space, &job, purpose, damaged) {
@@ -152,10 +152,10 @@ impl Inner {
         level: usize,
         table: &Arc<Table>,
     ) -> StoreResult<bool> {
-        let (options, meta) = (self.table_options(space, level), table.meta());
+        let (options, meta) = (self.plans.table_options(space, level), table.meta());
         let (is_stitched, points) = (!meta.zones.is_empty(), !meta.segments.is_empty());
         let values = self.options.values;
-        if (is_stitched && !self.stitches()) || (points && values == ValuePolicy::InRow) {
+        if (is_stitched && !self.plans.stitches()) || (points && values == ValuePolicy::InRow) {
             return Ok(false);
         }
         let (footer, _) = self.cache.load_footer(table)?;
@@ -176,7 +176,7 @@ impl Inner {
         while source.valid() {
             versions += 1;
             if versions % CLOSE_CHECK_VERSIONS == 0 {
-                self.check_open()?;
+                self.health.check_open()?;
             }
             if let Found::Value(value) = source.found()?
                 && self.options.values.separates(value.len())

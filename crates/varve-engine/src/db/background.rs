@@ -162,7 +162,7 @@ struct PoisonOnPanic<'a> {
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.inner.poison.set(&format_args!("{} panicked", self.worker));
+            self.inner.health.poison.set(&format_args!("{} panicked", self.worker));
             self.inner.flushed_for_good();
         }
     }
@@ -254,7 +254,7 @@ impl Inner {
                     Ok(true) => {}
                     Ok(false) => {
                         if rested {
-                            self.save_maps();
+                            self.maps.save();
                         }
                         break;
                     }
@@ -323,7 +323,7 @@ impl Inner {
                 true
             }
             error => {
-                self.poison.set(&format_args!("{work}: {error}"));
+                self.health.poison.set(&format_args!("{work}: {error}"));
                 false
             }
         }
@@ -331,9 +331,7 @@ impl Inner {
 
     /// Ends the threads' work: marks the store closed and wakes everybody who waits.
     pub(crate) fn stop(&self) -> StoreResult<()> {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return Err(StoreError::Closed);
-        }
+        self.health.close()?;
         self.work.stop();
         self.flushed_for_good();
         Ok(())

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use varve_types::{SeqNo, SublevelId};
 
-use super::install::Changes;
 use super::{Inner, Writer};
 use crate::compaction::outputs::{Outputs, Written};
 use crate::compaction::retain::Retention;
@@ -20,6 +19,7 @@ use crate::keyspace::Keyspace;
 use crate::memtable::{Found, Memtable};
 use crate::place::Place;
 use crate::read_state::ReadState;
+use crate::versions::changes::Changes;
 use crate::{StoreError, StoreResult};
 
 /// As many bytes may stay in the logs of a store that is closed: tables of fewer cost more than they save.
@@ -69,11 +69,11 @@ impl Inner {
     }
 
     fn try_flush_oldest(&self, writer: Option<&mut Writer>) -> StoreResult<bool> {
-        self.check_changeable()?;
+        self.health.check_changeable()?;
         let read_state = self.read_states.get();
         let Some(memtable) = read_state.immutables.last() else { return Ok(false) };
         if memtable.has_external() {
-            if self.external_sync.get().is_none() {
+            if !self.external.is_set() {
                 return Ok(false);
             }
             match writer {
@@ -89,7 +89,7 @@ impl Inner {
         let (mut added, mut all) = (Vec::new(), Written::default());
         let discard = |all: &Written| {
             // After a failure that poisons, the edit may have reached the disk: keep the files.
-            if self.poison.cause().is_none() {
+            if self.health.poison.cause().is_none() {
                 all.discard();
             }
         };
@@ -109,12 +109,12 @@ impl Inner {
             all.tables.extend(written.tables);
             all.segments.extend(written.segments);
         }
-        self.sync_names().inspect_err(|_| discard(&all))?;
+        self.versions.sync_names().inspect_err(|_| discard(&all))?;
         let seqs = all.tables.iter().map(|table| table.meta().largest_seq);
         let last_seq = seqs.max().unwrap_or(SeqNo::ZERO);
         let (flushed, segments) = (Some((Arc::clone(memtable), last_seq)), all.segments.clone());
         let changes = Changes { added, segments, flushed, ended, ..Changes::default() };
-        self.install(&changes).inspect_err(|_| discard(&all))?;
+        self.versions.install(&changes).inspect_err(|_| discard(&all))?;
         self.metrics.flushes.add(1);
         self.metrics.flush_bytes.add(all.table_bytes());
         self.metrics.segment_flush_bytes.add(all.segment_bytes());
@@ -130,7 +130,7 @@ impl Inner {
         pinned: &[SeqNo],
     ) -> StoreResult<Written> {
         let mut retention = Retention::new(pinned);
-        let mut outputs = Outputs::new(self, space, 0);
+        let mut outputs = Outputs::new(&self.maker, space, 0);
         memtable.each_version(space.id, |key, seq, found| {
             // Tables below may hold the key, so a deletion stays.
             match retention.keeps(key, seq, *found == Found::Tombstone, || true) {
@@ -162,7 +162,7 @@ impl Inner {
 
     /// Turns everything written so far into tables.
     pub(crate) fn flush_all(&self) -> StoreResult<()> {
-        self.check_open()?;
+        self.health.check_open()?;
         // While these find no room there must not come more and more.
         self.flush_pending()?;
         self.rotate_written()?;
@@ -187,7 +187,7 @@ impl Inner {
     fn rotate_written(&self) -> StoreResult<()> {
         let mut writer = self.writer.lock();
         // Asked again under the lock: nothing may follow the record that closes the log.
-        self.check_changeable()?;
+        self.health.check_changeable()?;
         if writer.active.is_empty() { Ok(()) } else { self.rotate(&mut writer) }
     }
 }

@@ -23,7 +23,6 @@ use varve_env::OpenMode;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
-use super::install::Changes;
 use super::verify::verify_table;
 use super::{Db, Inner, VerifyReport, Writer};
 use crate::compaction::outputs::{Outputs, Written};
@@ -37,6 +36,7 @@ use crate::table::describe::describe;
 use crate::table::file::Table;
 use crate::table::writer::TableWriter;
 use crate::version::Version;
+use crate::versions::changes::Changes;
 use crate::{StoreError, StoreResult};
 
 /// EXDEV: a link from one file system to another.
@@ -72,7 +72,7 @@ impl Db {
     pub fn table_file(&self, keyspace: KeyspaceId, path: &Path) -> StoreResult<NewTable> {
         let inner = &self.inner;
         let read_state = inner.read_states.get();
-        let options = inner.table_options(read_state.keyspace(keyspace)?, 0);
+        let options = inner.plans.table_options(read_state.keyspace(keyspace)?, 0);
         let writer =
             TableWriter::create_at(inner.reserve.below(), path.to_path_buf(), UNNUMBERED, options)?;
         Ok(NewTable { writer, seq: inner.ingested_seq() })
@@ -82,7 +82,7 @@ impl Db {
     /// and `Invalid` say what is wrong with a table. Costs the reading of the tables.
     pub fn ingest(&self, paths: &[PathBuf]) -> StoreResult<()> {
         let inner = &self.inner;
-        inner.check_open()?;
+        inner.health.check_open()?;
         let mut tables = Vec::new();
         let taken = paths.iter().try_for_each(|path| {
             tables.push(inner.take(path)?);
@@ -101,10 +101,10 @@ impl Inner {
         rows: SortedRows<'_>,
         external: bool,
     ) -> StoreResult<()> {
-        self.check_open()?;
+        self.health.check_open()?;
         let read_state = self.read_states.get();
         let seq = self.ingested_seq();
-        let mut outputs = Outputs::new(self, read_state.keyspace(keyspace)?, 0).growing();
+        let mut outputs = Outputs::new(&self.maker, read_state.keyspace(keyspace)?, 0).growing();
         for (key, value) in rows {
             if outputs.bytes() >= self.options.table_bytes {
                 outputs.cut()?;
@@ -123,7 +123,7 @@ impl Inner {
 
     /// Gives the file at `path` a name in the store and checks it. Removes the name again if it cannot be taken.
     fn take(&self, path: &Path) -> StoreResult<Arc<Table>> {
-        let no = self.new_file_no();
+        let no = self.file_numbers.take();
         let own = StoreFile::Table(no).path(&self.dir);
         match self.env.link(path, &own) {
             Err(error) if error.raw_os_error() == Some(OTHER_FILE_SYSTEM) => {
@@ -188,9 +188,9 @@ impl Inner {
             self.metrics.paced_ns.add(delay.as_nanos() as u64);
             self.env.sleep(delay);
         }
-        self.sync_names()?;
+        self.versions.sync_names()?;
         if external {
-            self.run_external_sync()?;
+            self.external.run()?;
         }
         // No compaction may be on its way to the level that is chosen; while one is, level 0 is right.
         let compaction = self.compaction_job.try_lock();
@@ -217,7 +217,7 @@ impl Inner {
     ) -> StoreResult<bool> {
         let seq = writer.next_seq;
         // The numbers of the files may be below those of tables that were flushed meanwhile.
-        let newest = SublevelId::new(self.new_file_no().get());
+        let newest = SublevelId::new(self.file_numbers.take().get());
         let mut added = Vec::new();
         for table in &written.tables {
             let version = &read_state.keyspace(table.keyspace())?.version;
@@ -226,7 +226,7 @@ impl Inner {
             added.push((table.keyspace(), place, Arc::new(table)));
         }
         let (ingested, segments) = (Some(seq), written.segments.clone());
-        self.install(&Changes { added, segments, ingested, ..Changes::default() })?;
+        self.versions.install(&Changes { added, segments, ingested, ..Changes::default() })?;
         writer.next_seq = seq.advanced(1);
         self.locks.store_has_changed();
         Ok(true)
@@ -241,7 +241,8 @@ impl Inner {
         newest: SublevelId,
         may_go_deep: bool,
     ) -> Place {
-        let level = if may_go_deep { level_for(&self.shape(), &version.runs(), meta) } else { 0 };
+        let level =
+            if may_go_deep { level_for(&self.plans.shape(), &version.runs(), meta) } else { 0 };
         let joined = version.level(level).first().filter(|_| level > 0);
         Place { level, sublevel: joined.map_or(newest, |sublevel| sublevel.id()) }
     }
@@ -262,7 +263,7 @@ impl Inner {
 
     /// Removes what was not put in force, unless the edit may have reached the disk.
     fn discard(&self, written: &Written) {
-        if self.poison.cause().is_none() {
+        if self.health.poison.cause().is_none() {
             written.discard();
         }
     }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use varve_format::edit::KEYSPACE_NAME_BYTES_MAX;
 use varve_types::KeyspaceId;
 
-use super::install::Changes;
 use super::{Inner, Writer};
 use crate::keyspace::Keyspace;
 use crate::memtable::Memtable;
 use crate::read_state::ReadState;
 use crate::version::Version;
+use crate::versions::changes::Changes;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
 impl Inner {
     /// See [`crate::Store::keyspace`].
     pub(crate) fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
-        self.check_open()?;
+        self.health.check_open()?;
         if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
             let message =
                 format!("a key space name has 1 to {KEYSPACE_NAME_BYTES_MAX} bytes, not {name:?}");
@@ -34,7 +34,7 @@ impl Inner {
         let version = Arc::new(Version::default());
         let (name, branch, private) = (Arc::from(name), None, false);
         let created = Some(Keyspace { id, name, options, version, branch, private });
-        self.install(&Changes { created, ..Changes::default() })?;
+        self.versions.install(&Changes { created, ..Changes::default() })?;
         Ok(id)
     }
 
@@ -50,7 +50,7 @@ impl Inner {
     /// and everything written before must be durable, since the clearing will be. Then one edit removes
     /// all its tables, while no writer can add to them.
     pub(crate) fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
-        self.check_open()?;
+        self.health.check_open()?;
         let read_state = self.read_states.get();
         let has_rows = |memtable: &Memtable| memtable.rows(keyspace) > 0;
         if !read_state.memtables().any(|memtable| has_rows(memtable))
@@ -83,7 +83,7 @@ impl Inner {
         let tables = version.tables();
         let removed = tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
         let seen = vec![(keyspace, Arc::clone(version))];
-        self.install(&Changes { removed, seen, ..Changes::default() })
+        self.versions.install(&Changes { removed, seen, ..Changes::default() })
     }
 
     /// Runs `act` while no writer can add anything and all that was written is in tables, durably; again until it
@@ -97,9 +97,9 @@ impl Inner {
             self.flush_all()?;
             let _job = self.flush_job.lock();
             let mut writer = self.writer.lock();
-            self.check_open()?;
+            self.health.check_open()?;
             let done = self.flush_under(&mut writer).and_then(|()| {
-                if self.external_sync.get().is_none() {
+                if !self.external.is_set() {
                     self.refuse_waiting_rows()?;
                 }
                 act(&mut writer, &self.read_states.get())

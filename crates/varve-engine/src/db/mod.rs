@@ -17,13 +17,10 @@
 pub(crate) mod background;
 pub(crate) mod flush;
 pub mod ingest;
-pub(crate) mod install;
 mod keyspace;
 mod named;
 pub(crate) mod open;
-pub(crate) mod read;
 mod report;
-mod retune;
 mod store;
 mod sync;
 pub(crate) mod verify;
@@ -32,42 +29,39 @@ mod write;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use varve_env::{Env, FileLock, JoinHandle};
-use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
+use varve_types::{FileNo, KeyspaceId, SeqNo};
 
 use crate::branch::numbers::SpaceNumbers;
 use crate::compaction::memory::Memory;
+use crate::compaction::outputs::OutputMaker;
 use crate::compaction::reclaim::Searched;
 use crate::compaction::redesign::Known;
-use crate::manifest::Manifest;
+use crate::external::ExternalSyncs;
+use crate::files::FileNumbers;
+use crate::health::Health;
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
 use crate::pace::Pace;
-use crate::poison::Poison;
+use crate::plans::Plans;
 use crate::read_state::ReadStates;
+use crate::reads::Reads;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
-use crate::sublevel_map::findings::Findings;
-use crate::sublevel_map::number::MapId;
-use crate::sublevel_map::saved::SavedMaps;
+use crate::sublevel_map::saved::Maps;
 use crate::table::cache::TableCache;
 use crate::txn::Locks;
+use crate::versions::VersionSet;
 use crate::wal::LogWriter;
-use crate::{StoreError, StoreResult};
 use background::Work;
 pub use named::SnapshotInfo;
-use retune::Plan;
 use sync::SyncState;
 pub use verify::{VerifyProgress, VerifyReport};
-
-/// Makes durable what batches refer to outside the store.
-pub(crate) type ExternalSync = Box<dyn Fn() -> std::io::Result<()> + Send + Sync>;
 
 /// A store in a directory. See [`crate::Store`] for what it does.
 ///
@@ -92,17 +86,22 @@ pub(crate) struct Writer {
 pub(crate) struct Inner {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) dir: PathBuf,
-    pub(crate) options: DbOptions,
-    pub(crate) poison: Poison,
+    pub(crate) options: Arc<DbOptions>,
+    pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) cache: Arc<TableCache>,
-    pub(crate) findings: Findings,
     pub(crate) snapshots: Arc<Snapshots>,
-    pub(crate) read_states: ReadStates,
+    pub(crate) read_states: Arc<ReadStates>,
+    pub(crate) file_numbers: Arc<FileNumbers>,
+    pub(crate) external: Arc<ExternalSyncs>,
+    pub(crate) reads: Reads,
+    pub(crate) plans: Arc<Plans>,
+    pub(crate) maps: Arc<Maps>,
+    pub(crate) maker: Arc<OutputMaker>,
+    pub(crate) versions: Arc<VersionSet>,
     pub(crate) writer: Mutex<Writer>,
     /// Tells writers that wait for room that a flush ended.
     pub(crate) flushed: Condvar,
-    pub(crate) manifest: Mutex<Manifest>,
     pub(crate) sync_state: Mutex<SyncState>,
     pub(crate) flush_job: Mutex<()>,
     /// Held to give a name to a state or to take it away.
@@ -114,65 +113,14 @@ pub(crate) struct Inner {
     pub(crate) searched: Mutex<Searched>,
     /// Segments that compactions cannot empty; taken under all other locks.
     pub(crate) left_alone: Mutex<HashSet<FileNo>>,
-    plan: Mutex<Plan>,
     /// What a redesign knows of the tables; taken under the lock of compactions.
     pub(crate) redesigned: Mutex<HashMap<FileNo, Known>>,
     pub(crate) work: Work,
-    pub(crate) space: SpaceGuard,
+    pub(crate) space: Arc<SpaceGuard>,
     pub(crate) reserve: Arc<Reserve>,
     pub(crate) pace: Pace,
-    pub(crate) external_sync: OnceLock<ExternalSync>,
-    next_file: AtomicU64,
-    /// At first the number of key spaces, whose maps were taken up by their places.
-    next_map: AtomicU64,
-    /// How often a map changed.
-    pub(crate) map_changes: AtomicU64,
-    /// What the file of maps has.
-    pub(crate) saved_maps: Mutex<SavedMaps>,
     /// The numbers of the next key spaces of branches; taken under gates of branches, before all other locks.
     pub(crate) space_numbers: Mutex<SpaceNumbers>,
-    /// Makes durable what rows of branches refer to outside the store.
-    pub(crate) branch_syncs: Mutex<BTreeMap<BranchId, Arc<ExternalSync>>>,
-    closed: AtomicBool,
-}
-
-impl Inner {
-    /// A number for a new file.
-    pub(crate) fn new_file_no(&self) -> FileNo {
-        FileNo::new(self.next_file.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The name of a new map of sub-levels.
-    pub(crate) fn new_map_id(&self) -> MapId {
-        MapId(self.next_map.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The number that the next new file will have.
-    pub(crate) fn next_file_no(&self) -> FileNo {
-        FileNo::new(self.next_file.load(Ordering::Relaxed))
-    }
-
-    /// Fails if the store was closed.
-    pub(crate) fn check_open(&self) -> StoreResult<()> {
-        if self.closed.load(Ordering::Acquire) { Err(StoreError::Closed) } else { Ok(()) }
-    }
-
-    /// Fails if the store takes no changes any more.
-    pub(crate) fn check_changeable(&self) -> StoreResult<()> {
-        self.check_open()?;
-        self.poison.check()
-    }
-
-    /// Runs the hook that makes outside data durable. A failure poisons, as what is durable is unknown, unless nothing was tried.
-    pub(crate) fn run_external_sync(&self) -> StoreResult<()> {
-        let hook = self.external_sync.get().ok_or_else(|| {
-            StoreError::Invalid("no external sync is set, but rows depend on one".to_owned())
-        })?;
-        let failed = |error| self.poison.sync_failed("sync the data outside of", &self.dir, error);
-        hook().map_err(failed)?;
-        let of_branches: Vec<_> = self.branch_syncs.lock().values().map(Arc::clone).collect();
-        of_branches.iter().try_for_each(|hook| hook().map_err(failed))
-    }
 }
 
 impl fmt::Debug for Inner {

@@ -11,9 +11,9 @@ use varve_format::edit::SNAPSHOT_NAME_BYTES_MAX;
 use varve_types::SeqNo;
 
 use super::Db;
-use super::install::Changes;
 use crate::read_state::ReadState;
 use crate::snapshot::Pin;
+use crate::versions::changes::Changes;
 use crate::{StoreError, StoreResult};
 
 /// A named snapshot.
@@ -37,7 +37,7 @@ impl Db {
     /// Keeps the present state under `name` (1 to 255 bytes), durably. Costs a sync and a manifest edit, however large
     /// the store is. `Invalid` if there is one of this name.
     pub fn create_snapshot(&self, name: &str) -> StoreResult<SnapshotInfo> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         if name.is_empty() || name.len() > SNAPSHOT_NAME_BYTES_MAX {
             let message = format!("a snapshot's name has 1 to {SNAPSHOT_NAME_BYTES_MAX} bytes");
             return Err(StoreError::Invalid(message));
@@ -51,7 +51,7 @@ impl Db {
         self.inner.sync()?;
         let info = SnapshotInfo { name: name.to_owned(), seq: pin.seq() };
         let named = Some((Arc::from(name), Arc::new(pin)));
-        self.inner.install(&Changes { named, ..Changes::default() })?;
+        self.inner.versions.install(&Changes { named, ..Changes::default() })?;
         Ok(info)
     }
 
@@ -68,7 +68,7 @@ impl Db {
     /// Gives the snapshot `name` the name `new` (1 to 255 bytes) instead, durably. `Invalid` if there is none of that name,
     /// or one that has the new one.
     pub fn rename_snapshot(&self, name: &str, new: &str) -> StoreResult<()> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         let _naming = self.inner.naming.lock();
         let read_state = self.inner.read_states.get();
         if new.is_empty()
@@ -79,17 +79,19 @@ impl Db {
         }
         let named = Some((Arc::from(new), Arc::clone(read_state.snapshot(name)?)));
         let unnamed = Some(Arc::from(name));
-        self.inner.install(&Changes { named, unnamed, ..Changes::default() })?;
+        self.inner.versions.install(&Changes { named, unnamed, ..Changes::default() })?;
         Ok(())
     }
 
     /// Forgets the name, durably. What only the snapshot saw goes with the next merges; branches that stand over it
     /// and readers keep what they see. `Invalid` if there is none of this name.
     pub fn delete_snapshot(&self, name: &str) -> StoreResult<()> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         let _naming = self.inner.naming.lock();
         self.inner.read_states.get().snapshot(name)?;
-        self.inner.install(&Changes { unnamed: Some(Arc::from(name)), ..Changes::default() })?;
+        self.inner
+            .versions
+            .install(&Changes { unnamed: Some(Arc::from(name)), ..Changes::default() })?;
         Ok(())
     }
 }

@@ -11,8 +11,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Condvar, Mutex};
 use varve_env::{Env, FileLock, OpenMode};
@@ -20,13 +20,15 @@ use varve_format::edit::TableMeta;
 use varve_format::log::LogId;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
-use super::install::state_edit;
-use super::retune::Plan;
 use super::sync::SyncState;
 use super::{Db, Inner, Writer};
 use crate::branch::numbers::SpaceNumbers;
 use crate::branch::record::BranchRecord;
+use crate::compaction::outputs::OutputMaker;
+use crate::external::ExternalSyncs;
+use crate::files::FileNumbers;
 use crate::files::{LOCK, StoreFile, io_error, next_number};
+use crate::health::Health;
 use crate::keyspace::Keyspace;
 use crate::manifest::{Manifest, ManifestState, load};
 use crate::memtable::Memtable;
@@ -34,18 +36,21 @@ use crate::metrics::Metrics;
 use crate::options::DbOptions;
 use crate::pace::Pace;
 use crate::place::Place;
-use crate::poison::Poison;
+use crate::plans::Plans;
 use crate::read_state::{ReadState, ReadStates};
+use crate::reads::Reads;
 use crate::reserve::Reserve;
 use crate::segment::Segments;
 use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
 use crate::sublevel_map::findings::Findings;
-use crate::sublevel_map::saved::restore;
+use crate::sublevel_map::saved::{Maps, SavedMaps, restore};
 use crate::table::cache::TableCache;
 use crate::table::file::TableFiles;
 use crate::txn::Locks;
 use crate::version::Version;
+use crate::versions::VersionSet;
+use crate::versions::edits::state_edit;
 use crate::wal::LogWriter;
 use crate::wal::recovery::{Recovered, RecoveryInput, recover};
 use crate::{StoreError, StoreResult};
@@ -92,7 +97,7 @@ impl Db {
             // A worker that panicked has poisoned the store, which the sync below reports.
             let _ = thread.join();
         }
-        self.inner.save_maps();
+        self.inner.maps.save();
         let synced = self.inner.sync().and_then(|()| self.inner.name_last_log());
         let outcome = synced.and_then(|()| {
             match self.inner.writer.lock().log.append_close() {
@@ -104,7 +109,7 @@ impl Db {
         // Others may still be at work that they began before: none may be left, and nothing come of what is not done.
         drop(self.inner.flush_job.lock());
         drop(self.inner.compaction_job.lock());
-        self.inner.manifest.lock().give_up();
+        self.inner.versions.give_up();
         *self.lock.lock() = None;
         outcome
     }
@@ -222,36 +227,119 @@ fn build(
     let tables_seq = state.as_ref().map_or(SeqNo::ZERO, |state| state.last_seq);
     let mut read_state = first_read_state(&recovered, log_no, options.memtable_bytes);
     read_state = loaded_read_state(&env, dir, state.as_ref(), files, read_state, &snapshots)?;
-    let poison = Poison::default();
+    let health = Arc::new(Health::default());
     let edit = state_edit(&read_state, log_no, manifest_no.next(), tables_seq);
     let manifest_id = LogId { file: manifest_no, salt };
-    let manifest = Manifest::create(&env, dir, manifest_id, &edit, tables_seq, &poison)?;
+    let manifest = Manifest::create(&env, dir, manifest_id, &edit, tables_seq, &health.poison)?;
     remove_unreferenced(&*env, dir, files, &read_state, &recovered, &mut log)?;
     let metrics = Arc::new(Metrics::default());
     let cache = Arc::new(TableCache::new(Arc::clone(&env), &options, Arc::clone(&metrics))?);
     let saved_maps = restore(&env, dir, files, &options, &cache, &mut read_state);
     let next_seq = recovered.last_seq.advanced(1);
     let writer = Writer { log, next_seq, active: Arc::clone(&read_state.active) };
-    Ok(Inner {
-        space: SpaceGuard::new(Arc::clone(&reserve), options.space_reserve_bytes),
-        reserve,
+    let base = Base {
         env,
         dir: dir.to_path_buf(),
-        plan: Mutex::new(Plan::new(&options)),
-        redesigned: Mutex::default(),
-        findings: Findings::new(options.findings_bytes()),
-        options,
-        poison,
+        options: Arc::new(options),
+        health,
         metrics,
         cache,
         snapshots,
-        space_numbers: Mutex::new(SpaceNumbers::new(&read_state)),
-        branch_syncs: Mutex::default(),
-        next_map: AtomicU64::new(read_state.keyspaces.len() as u64),
-        read_states: ReadStates::new(read_state),
+        read_states: Arc::new(ReadStates::new(read_state)),
+        file_numbers: Arc::new(FileNumbers::new(manifest_no.next())),
+        reserve,
+    };
+    Ok(assembled(base, writer, manifest, saved_maps))
+}
+
+/// What the parts of a store share.
+struct Base {
+    env: Arc<dyn Env>,
+    dir: PathBuf,
+    options: Arc<DbOptions>,
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+    cache: Arc<TableCache>,
+    snapshots: Arc<Snapshots>,
+    read_states: Arc<ReadStates>,
+    file_numbers: Arc<FileNumbers>,
+    reserve: Arc<Reserve>,
+}
+
+/// Makes the parts, from those that know nothing of others upward.
+fn assembled(base: Base, writer: Writer, manifest: Manifest, saved_maps: SavedMaps) -> Inner {
+    let Base { env, dir, options, health, metrics, cache, .. } = &base;
+    let Base { snapshots, read_states, file_numbers, reserve, .. } = &base;
+    let findings = Arc::new(Findings::new(options.findings_bytes()));
+    let space = Arc::new(SpaceGuard::new(Arc::clone(reserve), options.space_reserve_bytes));
+    let external = Arc::new(ExternalSyncs::new(Arc::clone(health), dir.clone()));
+    let plans = Arc::new(Plans::new(Arc::clone(options), Arc::clone(metrics)));
+    let reads = Reads {
+        options: Arc::clone(options),
+        health: Arc::clone(health),
+        metrics: Arc::clone(metrics),
+        cache: Arc::clone(cache),
+        findings: Arc::clone(&findings),
+        snapshots: Arc::clone(snapshots),
+        read_states: Arc::clone(read_states),
+    };
+    let maps = Arc::new(Maps {
+        env: Arc::clone(env),
+        dir: dir.clone(),
+        health: Arc::clone(health),
+        metrics: Arc::clone(metrics),
+        cache: Arc::clone(cache),
+        space: Arc::clone(&space),
+        read_states: Arc::clone(read_states),
+        file_numbers: Arc::clone(file_numbers),
+        findings,
+        next_id: AtomicU64::new(read_states.get().keyspaces.len() as u64),
+        changes: AtomicU64::new(0),
+        saved: Mutex::new(saved_maps),
+    });
+    let maker = Arc::new(OutputMaker {
+        env: Arc::clone(env),
+        dir: dir.clone(),
+        reserve: Arc::clone(reserve),
+        options: Arc::clone(options),
+        metrics: Arc::clone(metrics),
+        cache: Arc::clone(cache),
+        plans: Arc::clone(&plans),
+        file_numbers: Arc::clone(file_numbers),
+    });
+    let versions = Arc::new(VersionSet {
+        env: Arc::clone(env),
+        dir: dir.clone(),
+        options: Arc::clone(options),
+        health: Arc::clone(health),
+        cache: Arc::clone(cache),
+        snapshots: Arc::clone(snapshots),
+        read_states: Arc::clone(read_states),
+        file_numbers: Arc::clone(file_numbers),
+        plans: Arc::clone(&plans),
+        maps: Arc::clone(&maps),
+        manifest: Mutex::new(manifest),
+        installs: AtomicU64::new(0),
+    });
+    let space_numbers = Mutex::new(SpaceNumbers::new(&read_states.get()));
+    Inner {
+        env: Arc::clone(env),
+        dir: dir.clone(),
+        options: Arc::clone(options),
+        health: Arc::clone(health),
+        metrics: Arc::clone(metrics),
+        cache: Arc::clone(cache),
+        snapshots: Arc::clone(snapshots),
+        read_states: Arc::clone(read_states),
+        file_numbers: Arc::clone(file_numbers),
+        external,
+        reads,
+        plans,
+        maps,
+        maker,
+        versions,
         writer: Mutex::new(writer),
         flushed: Condvar::new(),
-        manifest: Mutex::new(manifest),
         sync_state: Mutex::new(SyncState::default()),
         flush_job: Mutex::new(()),
         naming: Mutex::new(()),
@@ -259,14 +347,13 @@ fn build(
         compaction_job: Mutex::default(),
         searched: Mutex::default(),
         left_alone: Mutex::default(),
+        redesigned: Mutex::default(),
         work: Default::default(),
+        space,
+        reserve: Arc::clone(reserve),
         pace: Pace::default(),
-        external_sync: OnceLock::new(),
-        next_file: AtomicU64::new(manifest_no.next().get()),
-        map_changes: AtomicU64::new(0),
-        saved_maps: Mutex::new(saved_maps),
-        closed: AtomicBool::new(false),
-    })
+        space_numbers,
+    }
 }
 
 /// What the logs of the store hold, if there is one.

@@ -22,7 +22,7 @@ impl Inner {
     pub(crate) fn report(&self) -> MetricsReport {
         let read_state = self.read_states.get();
         let memtable_bytes = read_state.memtables().map(|memtable| memtable.bytes()).sum();
-        let (plan, changes, mix) = self.plan();
+        let (plan, changes, mix) = self.plans.present();
         let cache_bytes = self.cache.memory_bytes();
         let state = StateReport {
             last_seq: self.snapshots.last_seq().get(),
@@ -42,7 +42,7 @@ impl Inner {
                 .flat_map(|s| s.version.tables())
                 .count(),
             plan: PlanReport { plan, changes, mix },
-            poisoned: self.poison.cause().map(str::to_owned),
+            poisoned: self.health.poison.cause().map(str::to_owned),
             keyspaces: read_state
                 .keyspaces
                 .iter()

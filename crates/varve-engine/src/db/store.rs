@@ -7,7 +7,7 @@ use varve_env::Env;
 use varve_types::{KeyspaceId, SeqNo};
 
 use super::Db;
-use super::read::DbSnapshot;
+use crate::reads::DbSnapshot;
 use crate::store::{KeyIter, ScanIter, SortedRows};
 use crate::{
     Batch, Direction, KeyRange, KeyspaceOptions, RowVersion, Store, StoreResult, StoreSnapshot,
@@ -28,15 +28,15 @@ impl Store for Db {
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
         // Not the newest published state: a row that overwrote it in place may be newer.
-        self.inner.get(None, keyspace, key, SeqNo::MAX)
+        self.inner.reads.get(None, keyspace, key, SeqNo::MAX)
     }
 
     fn prefetch(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> StoreResult<usize> {
-        self.inner.prefetch(keyspace, keys)
+        self.inner.reads.prefetch(keyspace, keys)
     }
 
     fn version(&self, _keyspace: KeyspaceId, key: &[u8]) -> Option<RowVersion> {
-        self.inner.version(key)
+        self.inner.reads.version(key)
     }
 
     fn write(&self, batch: Batch) -> StoreResult<()> {
@@ -58,7 +58,7 @@ impl Store for Db {
     }
 
     fn sync(&self) -> StoreResult<()> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         self.inner.sync()
     }
 
@@ -68,8 +68,8 @@ impl Store for Db {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
-        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
-        self.inner.scan(pin, read_state, None, keyspace, range, direction)
+        let (pin, read_state) = self.inner.reads.pinned();
+        self.inner.reads.scan(pin, read_state, None, keyspace, range, direction)
     }
 
     fn each_row(
@@ -78,25 +78,26 @@ impl Store for Db {
         range: KeyRange,
         visit: &mut dyn FnMut(&[u8], Bytes) -> bool,
     ) -> StoreResult<()> {
-        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
-        self.inner.walk(pin, read_state, None, keyspace, &range, Direction::Forward)?.each(visit)
+        let (pin, read_state) = self.inner.reads.pinned();
+        self.inner
+            .reads
+            .walk(pin, read_state, None, keyspace, &range, Direction::Forward)?
+            .each(visit)
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
-        let (pin, read_state) = self.inner.snapshots.pin(|| self.inner.read_states.get());
-        self.inner.keys(pin, read_state, None, keyspace, &range)
+        let (pin, read_state) = self.inner.reads.pinned();
+        self.inner.reads.keys(pin, read_state, None, keyspace, &range)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         let (pin, ()) = self.inner.snapshots.pin(|| ());
-        Ok(Box::new(DbSnapshot { inner: &self.inner, tree: None, pin }))
+        Ok(Box::new(DbSnapshot { reads: &self.inner.reads, tree: None, pin }))
     }
 
     fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {
-        if self.inner.external_sync.set(hook).is_err() {
-            log::warn!("the external sync was set before; the first one stays");
-        }
+        self.inner.external.set(hook);
         self.inner.work_is_due();
     }
 
@@ -105,7 +106,7 @@ impl Store for Db {
     }
 
     fn get_room(&self) -> StoreResult<bool> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         self.inner.get_room()
     }
 
@@ -135,7 +136,7 @@ impl Db {
 
     /// Compacts until every level is within its target.
     pub fn compact(&self) -> StoreResult<()> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         while self.inner.compact_one(false)? {}
         Ok(())
     }

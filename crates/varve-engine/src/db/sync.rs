@@ -10,11 +10,9 @@
 //! Calls that come while a sync runs wait for it and then share the next one: each is served by the first
 //! sync that begins after its call.
 
-use parking_lot::MutexGuard;
 use varve_types::{FileNo, SeqNo};
 
 use super::{Db, Inner, Writer};
-use crate::manifest::Manifest;
 use crate::wal::SyncTargets;
 use crate::{StoreError, StoreResult};
 
@@ -33,7 +31,7 @@ impl Db {
     /// Takes no writes any more until it is opened again, since what stands outside of the store and its rows do not agree
     /// because of `cause`, and opening it makes them. Gives what writers are told.
     pub fn refuse_writes(&self, cause: &dyn std::fmt::Display) -> StoreError {
-        self.inner.poison.set(cause)
+        self.inner.health.poison.set(cause)
     }
 }
 
@@ -43,7 +41,7 @@ impl Inner {
         self.metrics.syncs.add(1);
         let target = self.writer.lock().log.position();
         let mut state = self.sync_state.lock();
-        self.poison.check()?;
+        self.health.poison.check()?;
         if state.position >= target {
             return Ok(());
         }
@@ -57,21 +55,21 @@ impl Inner {
         state.position = state.position.max(durable);
         let mut writer = self.writer.lock();
         // The kernel tells of a failure once. If another sync of the same log was told, this one was not.
-        self.poison.check()?;
+        self.health.poison.check()?;
         // The log is durable all the same where only the proof of it is missing.
         match writer.log.mark_synced(&targets) {
             Ok(()) | Err(StoreError::NoSpace { .. }) => {}
-            Err(error) => return Err(self.poison.set(&error)),
+            Err(error) => return Err(self.health.poison.set(&error)),
         }
         drop(writer);
         // Whoever changes the manifest may take his time; the next sync names the log then.
-        self.manifest.try_lock().map_or(Ok(()), |manifest| self.name_log(manifest, state.log))
+        self.versions.try_name_log(state.log)
     }
 
     /// Makes everything durable for who holds the writer. Syncs that are under way may wait for the writer, so what they know
     /// stays as it is, and the next one does some of this again.
     pub(crate) fn sync_under(&self, writer: &mut Writer) -> StoreResult<()> {
-        self.run_external_sync()?;
+        self.external.run()?;
         let covered = writer.log.external_seq();
         self.append_barrier(writer, covered)?;
         self.fsync(&writer.log.sync_targets())
@@ -80,18 +78,7 @@ impl Inner {
     /// Names in the manifest the newest log that was synced, unless it is. REQUIRES: no sync comes after this one.
     pub(crate) fn name_last_log(&self) -> StoreResult<()> {
         let log = self.sync_state.lock().log;
-        self.name_log(self.manifest.lock(), log)
-    }
-
-    fn name_log(
-        &self,
-        mut manifest: MutexGuard<'_, Manifest>,
-        log: Option<FileNo>,
-    ) -> StoreResult<()> {
-        match log.map_or(Ok(()), |log| manifest.name_log(log, &self.poison)) {
-            Err(StoreError::NoSpace { .. }) => Ok(()),
-            named => named,
-        }
+        self.versions.name_log(log)
     }
 
     /// Makes outside data durable and says so in the log. Returns the position whose batches are then
@@ -102,7 +89,7 @@ impl Inner {
             (writer.log.position(), writer.log.external_seq())
         };
         if external_seq > state.covered {
-            self.run_external_sync()?;
+            self.external.run()?;
             self.append_barrier(&mut self.writer.lock(), external_seq)?;
             state.covered = external_seq;
         }
@@ -112,25 +99,21 @@ impl Inner {
     fn append_barrier(&self, writer: &mut Writer, covered: SeqNo) -> StoreResult<()> {
         match writer.log.append_barrier(covered) {
             Err(error @ StoreError::NoSpace { .. }) => Err(error),
-            other => other.map_err(|error| self.poison.set(&error)),
+            other => other.map_err(|error| self.health.poison.set(&error)),
         }
-    }
-
-    /// Makes durable which files there are. A failure poisons, unless nothing was tried.
-    pub(crate) fn sync_names(&self) -> StoreResult<()> {
-        let failed = |error| self.poison.sync_failed("sync", &self.dir, error);
-        self.env.sync_dir(&self.dir).map_err(failed)
     }
 
     fn fsync(&self, targets: &SyncTargets) -> StoreResult<()> {
         for target in &targets.logs {
             self.metrics.log_syncs.add(1);
             target.file.sync_data().map_err(|error| {
-                self.poison.set(&format_args!("cannot sync {}: {error}", target.path.display()))
+                self.health
+                    .poison
+                    .set(&format_args!("cannot sync {}: {error}", target.path.display()))
             })?;
         }
         if targets.directory {
-            self.sync_names()?;
+            self.versions.sync_names()?;
         }
         Ok(())
     }

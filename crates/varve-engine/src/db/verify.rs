@@ -72,7 +72,7 @@ struct Walk<'a> {
 impl Db {
     /// Reads every table of the store as it is now; calls `progress` after each.
     pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> StoreResult<VerifyReport> {
-        self.inner.check_open()?;
+        self.inner.health.check_open()?;
         let read_state = self.inner.read_states.get();
         let mut report = VerifyReport::default();
         let mut done = VerifyProgress::default();
@@ -86,7 +86,7 @@ impl Db {
                 report.errors.push(StoreError::Invalid(message));
             }
             for (_, table) in space.version.tables() {
-                self.inner.check_open()?;
+                self.inner.health.check_open()?;
                 let prefixed = space.options.prefixed;
                 let number = space.version.number(table);
                 let map = space.version.map().map(|map| &**map).zip(number);

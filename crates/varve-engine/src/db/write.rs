@@ -65,7 +65,7 @@ impl Inner {
 
     /// The same past the locks of `owner`.
     pub(crate) fn write_beside(&self, batch: Batch, owner: Option<BranchId>) -> StoreResult<()> {
-        self.check_open()?;
+        self.health.check_open()?;
         if batch.is_empty() {
             return Ok(());
         }
@@ -115,7 +115,7 @@ impl Inner {
         loop {
             let mut writer = self.writer.lock();
             // Asked again under the lock: nothing may follow the record that closes the log.
-            self.check_changeable()?;
+            self.health.check_changeable()?;
             match self.make_room(&mut writer, reclaims)? {
                 Room::Ready(was_rotated) => {
                     *rotated |= was_rotated;
@@ -247,7 +247,7 @@ impl Inner {
             let message = format!("a batch of {bytes} bytes, above the limit of {BATCH_BYTES_MAX}");
             return Err(StoreError::Invalid(message));
         }
-        if batch.is_external() && self.external_sync.get().is_none() {
+        if batch.is_external() && !self.external.is_set() {
             let message = "a batch that depends on an external sync, but none is set";
             return Err(StoreError::Invalid(message.to_owned()));
         }
@@ -280,7 +280,7 @@ impl Inner {
             }
             let waits_for_hook =
                 read_state.immutables.iter().any(|memtable| memtable.has_external());
-            if waits_for_hook && self.external_sync.get().is_none() {
+            if waits_for_hook && !self.external.is_set() {
                 let message = "recovered rows depend on an external sync, but none is set";
                 return Err(StoreError::Invalid(message.to_owned()));
             }
@@ -301,13 +301,13 @@ impl Inner {
             self.flushed.wait(writer);
             let waited = self.env.monotonic().saturating_sub(start);
             self.metrics.flush_wait_ns.add(waited.as_nanos() as u64);
-            self.check_changeable()?;
+            self.health.check_changeable()?;
         }
     }
 
     /// Begins a new log and memtable; the present memtable waits for its flush.
     pub(crate) fn rotate(&self, writer: &mut Writer) -> StoreResult<()> {
-        let no = self.new_file_no();
+        let no = self.file_numbers.take();
         writer.log.rotate(no, writer.next_seq)?;
         let next = Arc::new(Memtable::new(no, self.options.memtable_bytes));
         let full = std::mem::replace(&mut writer.active, Arc::clone(&next));
@@ -324,7 +324,7 @@ impl Inner {
     fn log_batch(&self, writer: &mut Writer, batch: &Batch) -> StoreResult<Appended> {
         match writer.log.append_batch(writer.next_seq, batch) {
             Err(error @ StoreError::NoSpace { .. }) => Err(error),
-            appended => appended.map_err(|error| self.poison.set(&error)),
+            appended => appended.map_err(|error| self.health.poison.set(&error)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Keeps the maps from a close to the next open, and over a crash if the store had come to rest.
 //!
-//! 1. [`Inner::save_maps`] writes the maps of the present version, with the tables that they number, to a new file, and then
+//! 1. [`Maps::save`] writes the maps of the present version, with the tables that they number, to a new file, and then
 //!    removes the one before. At close and at rest, if a map changed since.
 //! 2. [`restore`] reads the newest file at open. A map is taken up if every table that it numbers is there as it was.
 //!
@@ -11,10 +11,11 @@
 //! - It has at most [`FILE_BYTES_MAX`] bytes, and no more than maps may have of the cache; larger maps are not saved.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use varve_env::{Env, OpenMode};
 use varve_format::filter::parent::ParentFilter;
 use varve_format::saved_map::{
@@ -23,15 +24,19 @@ use varve_format::saved_map::{
 };
 use varve_types::{FileNo, FileSalt};
 
+use super::findings::Findings;
 use super::map::{NUMBER_MAX, SublevelMap, WIDTHS};
 use super::number::{MapId, MapNumber};
 use crate::StoreResult;
-use crate::db::Inner;
+use crate::files::FileNumbers;
 use crate::files::{StoreFile, format_error, io_error};
+use crate::health::Health;
 use crate::keyspace::Keyspace;
+use crate::metrics::Metrics;
 use crate::options::DbOptions;
 use crate::read::{open, read_part};
-use crate::read_state::ReadState;
+use crate::read_state::{ReadState, ReadStates};
+use crate::space::SpaceGuard;
 use crate::table::cache::TableCache;
 use crate::version::Version;
 
@@ -46,12 +51,41 @@ pub(crate) struct SavedMaps {
     changes: u64,
 }
 
-impl Inner {
+/// The maps of a store: their names, what changes them, and the file that they are saved to.
+pub(crate) struct Maps {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) dir: PathBuf,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) cache: Arc<TableCache>,
+    pub(crate) space: Arc<SpaceGuard>,
+    pub(crate) read_states: Arc<ReadStates>,
+    pub(crate) file_numbers: Arc<FileNumbers>,
+    /// What lookups found.
+    pub(crate) findings: Arc<Findings>,
+    /// At first the number of key spaces, whose maps were taken up by their places.
+    pub(crate) next_id: AtomicU64,
+    /// How often a map changed.
+    pub(crate) changes: AtomicU64,
+    pub(crate) saved: Mutex<SavedMaps>,
+}
+
+impl Maps {
+    /// The name of a new map.
+    pub(crate) fn new_id(&self) -> MapId {
+        MapId(self.next_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Notes that a map has changed.
+    pub(crate) fn has_changed(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Writes the maps to a file, unless it has them. What fails here costs reads after the next open, no more.
-    pub(crate) fn save_maps(&self) {
-        let mut saved = self.saved_maps.lock();
-        let changes = self.map_changes.load(Ordering::Relaxed);
-        if changes == saved.changes || self.poison.cause().is_some() {
+    pub(crate) fn save(&self) {
+        let mut saved = self.saved.lock();
+        let changes = self.changes.load(Ordering::Relaxed);
+        if changes == saved.changes || self.health.poison.cause().is_some() {
             return;
         }
         let read_state = self.read_states.get();
@@ -77,7 +111,7 @@ impl Inner {
         // Each is encoded in memory, which counts like a copy that a reader holds.
         let Some(_room) = self.cache.reserve(most) else { return Ok(None) };
         self.space.check_room(sum)?;
-        let no = self.new_file_no();
+        let no = self.file_numbers.take();
         let path = StoreFile::Map(no).path(&self.dir);
         self.write_map_file(&path, &maps).inspect_err(|_| remove(&*self.env, &path))?;
         self.metrics.map_saves.add(1);

@@ -293,7 +293,7 @@ impl Inner {
         }
         let mut patience = self.patience(options.wait.unwrap_or_default());
         loop {
-            self.check_open()?;
+            self.health.check_open()?;
             let before = table.released();
             let answer = table.request(id, &request);
             if table.released() != before {

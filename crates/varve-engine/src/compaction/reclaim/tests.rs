@@ -171,7 +171,7 @@ fn an_unreadable_index_below_is_not_in_the_way_of_tables_beside_it() {
     let mut runs = version.runs();
     runs[2] = runs[0].split_off(NEWER);
     runs[1] = runs[0].split_off(NEWER - 1);
-    let shape = Shape { policy: CompactionPolicy::LazyLeveled, ..db.inner.shape() };
+    let shape = Shape { policy: CompactionPolicy::LazyLeveled, ..db.inner.plans.shape() };
     let mut shares = Shares::new();
     db.inner.note_replaced(&shape, version, &mut runs, &mut shares).unwrap();
     assert_eq!(shares.len(), NEWER + TABLES as usize);

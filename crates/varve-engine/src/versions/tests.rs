@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use varve_env::Env;
 use varve_env::sim::{FaultRule, JournalEntry, SimEnv, SimOp};
 use varve_format::edit::TableMeta;
-use varve_types::SublevelId;
+use varve_types::{SeqNo, SublevelId};
 
 use super::*;
 use crate::files::StoreFile;
@@ -55,12 +55,12 @@ fn rewrite_history(db: &Db, space: KeyspaceId, seq: SeqNo) {
         seq_override: Some(seq),
         ..table.meta().clone()
     };
-    let sublevel = SublevelId::new(db.inner.new_file_no().get());
+    let sublevel = SublevelId::new(db.inner.file_numbers.take().get());
     let newest = Place { level: 0, sublevel };
     let again = Table::new(Arc::clone(&db.inner.env), &db.inner.dir, space, meta);
     let added = vec![(space, newest, Arc::new(again))];
     let removed = vec![(space, place, Arc::clone(table))];
-    assert!(db.inner.install(&Changes { added, removed, ..Changes::default() }).unwrap());
+    assert!(db.inner.versions.install(&Changes { added, removed, ..Changes::default() }).unwrap());
 }
 
 #[test]
@@ -159,13 +159,13 @@ fn what_tables_hold_never_goes_back() {
 fn the_manifest_takes_nothing_after_a_failure() {
     let env = SimEnv::new(3);
     let db = Db::open(env.clone(), Path::new("/store"), DbOptions::default()).unwrap();
-    let no = db.inner.manifest.lock().file_no();
+    let no = db.inner.versions.manifest.lock().file_no();
     let manifest = StoreFile::Manifest(no).path(Path::new("/store"));
     let path_suffix = manifest.file_name().unwrap().to_str().unwrap().to_owned();
     env.fail(FaultRule { path_suffix, op: SimOp::Sync, nth: 1, errno: 5, sticky: false });
     db.create_snapshot("a").unwrap_err();
     let len = env.stat(&manifest).unwrap().len;
-    let refused = db.inner.install(&Changes::default());
+    let refused = db.inner.versions.install(&Changes::default());
     assert!(matches!(refused, Err(StoreError::Poisoned { .. })), "{refused:?}");
     assert_eq!(env.stat(&manifest).unwrap().len, len);
 }
@@ -177,7 +177,7 @@ fn nothing_is_installed_after_the_end() {
     let db = Db::open(env, Path::new("/store"), DbOptions::default()).unwrap();
     let branch = db.branch(&BranchOptions::default()).unwrap();
     db.close().unwrap();
-    let refused = db.inner.install(&Changes::default());
+    let refused = db.inner.versions.install(&Changes::default());
     assert!(matches!(refused, Err(StoreError::Closed)), "{refused:?}");
     assert!(matches!(branch.abort(), Err(StoreError::Closed)));
     assert!(matches!(db.inner.compact_one(false), Err(StoreError::Closed)));

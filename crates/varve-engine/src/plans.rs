@@ -1,4 +1,5 @@
-//! Lets the analytic model choose the layout of a running store, from the operations it counts.
+//! The plan that flushes and compactions go by. The analytic model may choose another while the store runs, from the
+//! operations that the store counts.
 //!
 //! 1. A store that was opened with [`Tuning::Auto`] asks before a compaction, once some memtables were flushed since
 //!    the last time: what were the shares of found lookups, absent lookups, writes and scans?
@@ -6,12 +7,21 @@
 //!    better by a tenth takes the place of the present one.
 //! 3. From then on flushes and compactions go by the new plan; tables that are there change as they pass.
 //!
-//! Source: SlimDB, thesis 5.4. A plan is forgotten at close: the next open begins with the store's design.
+//! Invariants:
+//! - There is always one plan, and it is one that [`StorePlan`] can name.
+//! - A plan is forgotten at close: the next open begins with the store's design.
+//!
+//! Source: SlimDB, thesis 5.4.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use varve_format::filter::FilterPolicy;
+use varve_format::table::TableOptions;
 
-use super::Inner;
 use crate::compaction::policy::Shape;
+use crate::keyspace::Keyspace;
+use crate::metrics::Metrics;
 use crate::options::{CompactionPolicy, DbOptions, Tuning, ValuePolicy};
 use crate::read_state::ReadState;
 use crate::tuning::layout::{StorePlan, best_plan, estimate};
@@ -26,9 +36,17 @@ const WORTHWHILE: f64 = 0.9;
 /// What a row takes in a table besides its key and value, nearly.
 const ROW_OVERHEAD_BYTES: f64 = 8.0;
 
+/// What tables and levels are made like.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    options: Arc<DbOptions>,
+    metrics: Arc<Metrics>,
+    plan: Mutex<Plan>,
+}
+
 /// The plan in force and what it was chosen for.
 #[derive(Debug)]
-pub(crate) struct Plan {
+struct Plan {
     now: StorePlan,
     changes: u64,
     flushes: u64,
@@ -37,21 +55,20 @@ pub(crate) struct Plan {
     mix: Option<Mix>,
 }
 
-impl Plan {
+impl Plans {
     /// What `options` say.
-    pub(crate) fn new(options: &DbOptions) -> Plan {
+    pub(crate) fn new(options: Arc<DbOptions>, metrics: Arc<Metrics>) -> Plans {
         let now = StorePlan {
             compaction: options.compaction,
             sublevel_map: options.sublevel_map,
             filtered_levels: options.filtered_levels,
         };
-        Plan { now, changes: 0, flushes: 0, counted: [0; 4], mix: None }
+        let plan = Plan { now, changes: 0, flushes: 0, counted: [0; 4], mix: None };
+        Plans { options, metrics, plan: Mutex::new(plan) }
     }
-}
 
-impl Inner {
     /// The plan in force, how often it changed, and the mix of operations it was last asked for.
-    pub(crate) fn plan(&self) -> (StorePlan, u64, Option<Mix>) {
+    pub(crate) fn present(&self) -> (StorePlan, u64, Option<Mix>) {
         let plan = self.plan.lock();
         (plan.now, plan.changes, plan.mix)
     }
@@ -59,7 +76,7 @@ impl Inner {
     /// The shape that compactions keep.
     pub(crate) fn shape(&self) -> Shape {
         let policy = self.plan.lock().now.compaction;
-        let mut options = self.options.clone();
+        let mut options = DbOptions::clone(&self.options);
         if policy != options.compaction {
             options.set_compaction(policy);
         }
@@ -76,9 +93,34 @@ impl Inner {
     }
 
     /// The filter of new tables of `level`.
-    pub(crate) fn filter_policy(&self, level: usize) -> FilterPolicy {
+    fn filter_policy(&self, level: usize) -> FilterPolicy {
         let has = self.plan.lock().now.filtered_levels.holds(level);
         if has { self.options.filter } else { FilterPolicy::None }
+    }
+
+    /// How tables of a key space are built.
+    pub(crate) fn table_options(&self, space: &Keyspace, level: usize) -> TableOptions {
+        TableOptions {
+            keyspace: space.id,
+            prefixed: space.options.prefixed,
+            block_bytes: self.options.block_bytes,
+            compression: space.compression(),
+            index: self.options.index,
+            filter: self.filter_policy(level),
+            cut_after_prefix_bytes: self.stitch_threshold_bytes(),
+        }
+    }
+
+    /// The fewest bytes of a run of blocks that merges leave where it is; 0 if they copy everything.
+    pub(crate) fn stitch_threshold_bytes(&self) -> u64 {
+        let bytes = self.options.stitch_threshold_bytes;
+        if self.plan.lock().now.compaction.may_stitch() { bytes.into() } else { 0 }
+    }
+
+    /// Whether merges leave runs of blocks where they are. Where large values stand apart from their rows, blocks are
+    /// small, and pointers have to be counted anew: all are copied.
+    pub(crate) fn stitches(&self) -> bool {
+        self.stitch_threshold_bytes() > 0 && self.options.values == ValuePolicy::InRow
     }
 
     /// Asks whether another plan would be better. True if it is, and in force now.

@@ -1,4 +1,13 @@
 //! The read path: memtables, then tables, newest first.
+//!
+//! 1. A lookup asks the memtables of the present read state. Only if they do not have the key, it takes hold of the read
+//!    state and searches the tables of the key space, from the newest to the oldest.
+//! 2. A scan pins a state, takes the read state after that, and merges what memtables and tables have of its range.
+//! 3. A reader of a branch sees a stack of layers ([`crate::read_state::Layer`]). Each is searched as above.
+//!
+//! Invariants:
+//! - A read takes no lock of writers, flushes or compactions, and the locks that it takes are never held during I/O.
+//! - A read state that a scan walks is taken after its pin: what the pin sees is in it.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -7,7 +16,7 @@ use bytes::Bytes;
 use varve_format::filter::{PREFIX_BYTES, filter_hash};
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
-use super::Inner;
+use crate::health::Health;
 use crate::iter::level::LevelSource;
 use crate::iter::memory::MemorySource;
 use crate::iter::merge::Merge;
@@ -15,15 +24,35 @@ use crate::iter::rows::{Keys, Rows};
 use crate::iter::{KeyBounds, Source, common_prefix};
 use crate::keyspace::Keyspace;
 use crate::memtable::{Found, is_empty_range};
-use crate::read_state::{Layer, ReadState};
-use crate::snapshot::Pin;
+use crate::metrics::Metrics;
+use crate::options::DbOptions;
+use crate::read_state::{Layer, ReadState, ReadStates};
+use crate::snapshot::{Pin, Snapshots};
 use crate::store::{KeyIter, ScanIter};
-use crate::table::cache::{Admission, BlockPlace, FilteredBy};
+use crate::sublevel_map::findings::Findings;
+use crate::table::cache::{Admission, BlockPlace, FilteredBy, TableCache};
 use crate::table::file::Table;
 use crate::version::Version;
 use crate::{Direction, KeyRange, RowVersion, StoreResult, StoreSnapshot, ValuePolicy};
 
-impl Inner {
+/// What reads rows.
+pub(crate) struct Reads {
+    pub(crate) options: Arc<DbOptions>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) cache: Arc<TableCache>,
+    /// What lookups found, for the maps of the sub-levels.
+    pub(crate) findings: Arc<Findings>,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) read_states: Arc<ReadStates>,
+}
+
+impl Reads {
+    /// Pins the newest state, and a read state that has all of it.
+    pub(crate) fn pinned(&self) -> (Pin, Arc<ReadState>) {
+        self.snapshots.pin(|| self.read_states.get())
+    }
+
     /// The value of `key` in `tree` (`None`: the store itself) as of `seq`.
     pub(crate) fn get(
         &self,
@@ -41,7 +70,7 @@ impl Inner {
 
     /// Has the newest rows of `keys` fetched, and their values where those stand apart; gives how many blocks and values that are.
     pub(crate) fn prefetch(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> StoreResult<usize> {
-        self.check_open()?;
+        self.health.check_open()?;
         let read_state = self.read_states.get();
         let space = read_state.keyspace(keyspace)?;
         let mut blocks = Vec::new();
@@ -93,7 +122,7 @@ impl Inner {
         key: &[u8],
         seq: SeqNo,
     ) -> StoreResult<Option<Found>> {
-        self.check_open()?;
+        self.health.check_open()?;
         let hash = filter_hash(key);
         // What is in a memtable of the uppermost layer is found without holding on to a read state.
         let found = self.read_states.with(|read_state| {
@@ -115,7 +144,7 @@ impl Inner {
 
     /// The version of the row of `key` in every key space; `None` once the store is closed.
     pub(crate) fn version(&self, key: &[u8]) -> Option<RowVersion> {
-        self.check_open().ok()?;
+        self.health.check_open().ok()?;
         let (read_states, writes) =
             (self.read_states.changes(), self.read_states.writes.of(filter_hash(key)));
         Some(RowVersion { read_states, writes })
@@ -232,7 +261,7 @@ impl Inner {
         range: &KeyRange,
         direction: Direction,
     ) -> StoreResult<Rows> {
-        self.check_open()?;
+        self.health.check_open()?;
         self.metrics.scans.add(1);
         let layers = read_state.layers(tree, keyspace, pin.seq())?;
         let rows = self.rows(&read_state, &layers, range, direction)?;
@@ -333,14 +362,14 @@ fn overlapping<'a>(tables: &'a [Arc<Table>], range: KeyBounds<'_>) -> &'a [Arc<T
 
 /// A pinned state.
 pub(crate) struct DbSnapshot<'a> {
-    pub(crate) inner: &'a Inner,
+    pub(crate) reads: &'a Reads,
     pub(crate) tree: Option<BranchId>,
     pub(crate) pin: Pin,
 }
 
 impl StoreSnapshot for DbSnapshot<'_> {
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
-        self.inner.get(self.tree, keyspace, key, self.pin.seq())
+        self.reads.get(self.tree, keyspace, key, self.pin.seq())
     }
 
     fn scan(
@@ -349,7 +378,7 @@ impl StoreSnapshot for DbSnapshot<'_> {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
-        let (pin, read_state) = (self.pin.clone(), self.inner.read_states.get());
-        self.inner.scan(pin, read_state, self.tree, keyspace, range, direction)
+        let (pin, read_state) = (self.pin.clone(), self.reads.read_states.get());
+        self.reads.scan(pin, read_state, self.tree, keyspace, range, direction)
     }
 }
