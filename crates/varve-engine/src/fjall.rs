@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use varve_env::{Env, JoinHandle};
 use varve_types::KeyspaceId;
 
-use crate::db::ExternalSync;
+use crate::external::ExternalSync;
 use crate::files::io_error;
 use crate::memtable::is_empty_range;
 use crate::poison::Poison;

@@ -12,8 +12,10 @@
 //! LevelDB in the log's proof of what is durable, which tells a torn tail from damage; in several key
 //! spaces that share one log; and in slowing writers down smoothly instead of stopping them.
 
+mod base;
 pub mod batch;
 pub mod branch;
+mod commit;
 mod compaction;
 pub mod db;
 pub mod design;
@@ -50,6 +52,7 @@ mod sublevel_map;
 mod table;
 pub mod tuning;
 pub mod txn;
+mod verify;
 mod version;
 mod versions;
 mod wal;
@@ -57,12 +60,13 @@ mod wal;
 pub use batch::{Batch, Op};
 pub use branch::{
     Branch, BranchInfo, BranchOptions, CONFLICT_KEYS_MAX, Clash, Commuting, KeptLocks, Merged,
-    RowVisitor, SnapshotStore,
+    RowVisitor, SnapshotInfo, SnapshotStore,
 };
+pub use commit::ingest::NewTable;
 pub use compaction::defragment::Defragmented;
 pub use compaction::policy::defragment::Fit;
 pub use compaction::redesign::Redesign;
-pub use db::{Db, SnapshotInfo, VerifyProgress, VerifyReport};
+pub use db::Db;
 pub use design::StoreDesign;
 pub use error::{StoreError, StoreResult};
 pub use inspect::{Inspection, inspect, inspect_store};
@@ -76,3 +80,4 @@ pub use store::{
 };
 pub use txn::locks::LockStatus;
 pub use txn::terms::{Blocked, GaveWay, LockOptions};
+pub use verify::{VerifyProgress, VerifyReport};

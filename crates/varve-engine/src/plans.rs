@@ -16,16 +16,20 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use varve_format::edit::TableMeta;
 use varve_format::filter::FilterPolicy;
 use varve_format::table::TableOptions;
+use varve_types::SublevelId;
 
-use crate::compaction::policy::Shape;
+use crate::compaction::policy::{Shape, level_for};
 use crate::keyspace::Keyspace;
 use crate::metrics::Metrics;
 use crate::options::{CompactionPolicy, DbOptions, Tuning, ValuePolicy};
+use crate::place::Place;
 use crate::read_state::ReadState;
 use crate::tuning::layout::{StorePlan, best_plan, estimate};
 use crate::tuning::{Costs, Mix, Workload};
+use crate::version::Version;
 
 /// Flushes from one question to the next.
 const FLUSHES: u64 = 4;
@@ -121,6 +125,20 @@ impl Plans {
     /// small, and pointers have to be counted anew: all are copied.
     pub(crate) fn stitches(&self) -> bool {
         self.stitch_threshold_bytes() > 0 && self.options.values == ValuePolicy::InRow
+    }
+
+    /// Where a table goes that is newer than all of `version`: deep if nothing overlaps it there or above, else to the
+    /// sub-level `newest` of level 0.
+    pub(crate) fn place_of(
+        &self,
+        version: &Version,
+        meta: &TableMeta,
+        newest: SublevelId,
+        may_go_deep: bool,
+    ) -> Place {
+        let level = if may_go_deep { level_for(&self.shape(), &version.runs(), meta) } else { 0 };
+        let joined = version.level(level).first().filter(|_| level > 0);
+        Place { level, sublevel: joined.map_or(newest, |sublevel| sublevel.id()) }
     }
 
     /// Asks whether another plan would be better. True if it is, and in force now.

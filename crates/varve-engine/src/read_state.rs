@@ -5,8 +5,15 @@
 //! compaction put a new one in its place. All rows not newer than the moment a read state was taken are in it, so a reader
 //! never misses one that moves from memtable to table.
 //!
-//! What a reader of a branch sees of a key space is a stack of [`Layer`]s: the branch's own rows, below them those of
+//! What a reader of a branch sees of a key space is a stack of [`Layer`]s: the branch's own rows, below them the rows of
 //! the branch it stands over as of its beginning, and so on down to the store's.
+//!
+//! Invariants, checked by [`ReadState::check`] in debug builds before a read state is published:
+//! - a key space of the store has its place in the list as its number;
+//! - a branch and its key spaces name each other, and the branch that it stands over is there and older;
+//! - memtables stand newest first, by their logs.
+//!
+//! Source: RocksDB's superversion.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +50,7 @@ pub(crate) struct ReadState {
     pub(crate) immutables: Vec<Arc<Memtable>>,
     /// The store's own, by number.
     pub(crate) keyspaces: Vec<Keyspace>,
-    /// Those of branches.
+    /// The key spaces of branches.
     pub(crate) branch_spaces: BTreeMap<KeyspaceId, Keyspace>,
     /// Named states.
     pub(crate) snapshots: BTreeMap<Arc<str>, Arc<Pin>>,
@@ -60,7 +67,7 @@ impl ReadState {
         space.ok_or_else(|| StoreError::Invalid(format!("there is no key space {id}")))
     }
 
-    /// Puts `version` in force for a key space.
+    /// Gives a key space another version.
     pub(crate) fn set_version(&mut self, id: KeyspaceId, version: Version) {
         let space = match id.is_of_branch() {
             true => self.branch_spaces.get_mut(&id),
@@ -111,6 +118,39 @@ impl ReadState {
         std::iter::once(&self.active).chain(&self.immutables)
     }
 
+    /// The first invariant that does not hold, if any.
+    fn check(&self) -> Result<(), String> {
+        if let Some((at, space)) = self.keyspaces.iter().zip(0..).find_map(|(space, at)| {
+            (space.id.get() != at || space.branch.is_some()).then_some((at, space))
+        }) {
+            return Err(format!("key space {} of the store stands at place {at}", space.id));
+        }
+        for (id, space) in &self.branch_spaces {
+            let record = space.branch.and_then(|branch| self.branches.get(&branch));
+            let names_it =
+                record.is_some_and(|record| record.spaces.iter().any(|own| own.id == *id));
+            if space.id != *id || !names_it {
+                return Err(format!("key space {id} is of a branch that does not name it"));
+            }
+        }
+        for record in self.branches.values() {
+            if record.spaces.iter().any(|own| !self.branch_spaces.contains_key(&own.id)) {
+                return Err(format!("branch {} names a key space that is not there", record.id));
+            }
+            let is_older =
+                |parent: BranchId| parent < record.id && self.branches.contains_key(&parent);
+            if !record.parent.is_none_or(is_older) {
+                return Err(format!("branch {} stands over one that is not there", record.id));
+            }
+        }
+        let logs: Vec<FileNo> = self.memtables().map(|memtable| memtable.first_log()).collect();
+        // One log that was recovered may have filled several.
+        match logs.is_sorted_by(|newer, older| newer >= older) {
+            true => Ok(()),
+            false => Err(format!("memtables stand in the order of logs {logs:?}")),
+        }
+    }
+
     /// The oldest log that holds rows which are in no table yet.
     pub(crate) fn oldest_log(&self) -> FileNo {
         self.immutables.last().unwrap_or(&self.active).first_log()
@@ -133,7 +173,8 @@ impl ReadStates {
         ReadStates { present: RwLock::new(Arc::new(read_state)), changes, writes }
     }
 
-    /// How often another read state was put in force: if that is what it was before somebody asked for one, he has the present one.
+    /// How often another read state was published. If the number is what it was before a caller asked for a read state, the
+    /// caller has the present one.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -149,13 +190,15 @@ impl ReadStates {
         look(&self.present.read())
     }
 
-    /// Puts in force what `change` makes of the present read state; returns the one before. Letting go of the last user of a table
-    /// removes its file, and of a pin takes a lock that stands before this one: who holds that must not drop what this returns.
+    /// Publishes what `change` makes of the present read state; returns the one before. The drop of the last user of a table
+    /// removes its file, and that of a pin takes a lock that stands before this one: a caller that holds the lock must not
+    /// drop what this returns.
     pub(crate) fn update(&self, change: impl FnOnce(&mut ReadState)) -> Arc<ReadState> {
         let mut current = self.present.write();
         let mut next = ReadState::clone(&current);
         change(&mut next);
-        // Who sees this waits for the lock, and so for the new read state.
+        debug_assert_eq!(next.check(), Ok(()));
+        // A caller that sees this number waits for the lock, and so for the new read state.
         self.changes.fetch_add(1, Ordering::Release);
         std::mem::replace(&mut *current, Arc::new(next))
     }

@@ -1,7 +1,7 @@
 //! The read path: memtables, then tables, newest first.
 //!
-//! 1. A lookup asks the memtables of the present read state. Only if they do not have the key, it takes hold of the read
-//!    state and searches the tables of the key space, from the newest to the oldest.
+//! 1. A lookup asks the memtables of the present read state. If they do not have the key, it keeps the read state
+//!    and searches the tables of the key space, from the newest to the oldest.
 //! 2. A scan pins a state, takes the read state after that, and merges what memtables and tables have of its range.
 //! 3. A reader of a branch sees a stack of layers ([`crate::read_state::Layer`]). Each is searched as above.
 //!
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use varve_format::filter::{PREFIX_BYTES, filter_hash};
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
+use crate::base::Base;
 use crate::health::Health;
 use crate::iter::level::LevelSource;
 use crate::iter::memory::MemorySource;
@@ -48,9 +49,21 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
+    /// Reads of the store that `base` is of.
+    pub(crate) fn new(base: &Base, findings: Arc<Findings>) -> Reads {
+        let Base { options, health, metrics, cache, snapshots, read_states, .. } = base.clone();
+        Reads { options, health, metrics, cache, findings, snapshots, read_states }
+    }
+
     /// Pins the newest state, and a read state that has all of it.
     pub(crate) fn pinned(&self) -> (Pin, Arc<ReadState>) {
         self.snapshots.pin(|| self.read_states.get())
+    }
+
+    /// See [`crate::Store::keyspace_names`].
+    pub(crate) fn keyspace_names(&self) -> Vec<String> {
+        let read_state = self.read_states.get();
+        read_state.keyspaces.iter().map(|space| space.name.to_string()).collect()
     }
 
     /// The value of `key` in `tree` (`None`: the store itself) as of `seq`.
@@ -68,7 +81,7 @@ impl Reads {
         Ok(value)
     }
 
-    /// Has the newest rows of `keys` fetched, and their values where those stand apart; gives how many blocks and values that are.
+    /// Fetches the newest rows of `keys`, and their values where they stand apart. Returns how many blocks and values it fetched.
     pub(crate) fn prefetch(&self, keyspace: KeyspaceId, keys: &[&[u8]]) -> StoreResult<usize> {
         self.health.check_open()?;
         let read_state = self.read_states.get();

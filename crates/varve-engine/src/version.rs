@@ -4,9 +4,9 @@
 //! sub-level of level 0; leveled compaction keeps one sub-level in each level below, stepped merges several.
 //!
 //! A [`Version`] never changes; a flush or a compaction makes the next one. Readers hold the one they
-//! began with, and a table file is removed when the last version that lists it is let go.
+//! began with, and a table file is removed when the last version that lists it is dropped.
 //!
-//! Invariants, checked by [`Version::check`] before a version is put in force:
+//! Invariants, checked by [`Version::check`] before a version is installed:
 //! - the sub-levels of a level stand newest first, by their numbers;
 //! - the tables of a sub-level are sorted by key and disjoint;
 //! - of two sub-levels of one level that hold versions of one key, the first holds the newer ones, and of two

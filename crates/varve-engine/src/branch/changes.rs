@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use varve_types::KeyspaceId;
 
-use super::Branch;
+use super::handle::Branch;
 use crate::iter::rows::Rows;
 use crate::read_state::{Layer, ReadState};
 use crate::reads::Reads;
@@ -40,7 +40,7 @@ impl Branch {
     ) -> StoreResult<()> {
         self.walk_changes(keyspace, range, &mut |walk| {
             while let Some((key, found)) = walk.next_found()? {
-                let value = self.inner.cache.value_of(found, Admission::Pass)?;
+                let value = self.branches.reads.cache.value_of(found, Admission::Pass)?;
                 if !each(keyspace, key.as_slice(), value) {
                     break;
                 }
@@ -79,7 +79,7 @@ impl Branch {
 
     /// The store's key spaces that the branch may have changed, in their order.
     fn spaces(&self) -> StoreResult<Vec<KeyspaceId>> {
-        let read_state = self.inner.read_states.get();
+        let read_state = self.branches.reads.read_states.get();
         let spaces = read_state.branch(self.id)?.spaces.iter();
         Ok(spaces.filter(|own| !own.private).map(|own| own.base).collect())
     }
@@ -90,12 +90,12 @@ impl Branch {
         range: &KeyRange,
         take: &mut dyn FnMut(&mut Rows) -> StoreResult<()>,
     ) -> StoreResult<()> {
-        let (pin, read_state) = self.inner.reads.pinned();
+        let (pin, read_state) = self.branches.reads.pinned();
         let own = read_state.branch(self.id)?.space(keyspace);
         // Of one that it has not written to it has none.
         let Some(own) = own.filter(|own| !own.private) else { return Ok(()) };
         let layer = Layer { space: read_state.keyspace(own.id)?, seq: pin.seq() };
-        take(&mut self.inner.reads.changes(&read_state, layer, range)?)
+        take(&mut self.branches.reads.changes(&read_state, layer, range)?)
     }
 }
 

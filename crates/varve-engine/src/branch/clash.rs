@@ -12,7 +12,7 @@ use bytes::Bytes;
 use varve_format::filter::filter_hash;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
-use super::Branch;
+use super::handle::Branch;
 use super::record::{BranchRecord, BranchSpace};
 use crate::iter::Source;
 use crate::iter::memory::MemorySource;
@@ -23,7 +23,7 @@ use crate::memtable::Found;
 use crate::read_state::{Layer, ReadState};
 use crate::reads::Reads;
 use crate::table::cache::Admission;
-use crate::txn::Locks;
+use crate::txn::manager::Locks;
 use crate::{Direction, KeyRange, StoreError, StoreResult};
 
 /// Keys that an error of conflict names at most: with so many there may be more.
@@ -223,22 +223,22 @@ fn rows_after(read_state: &ReadState, space: &Keyspace, after: SeqNo) -> u64 {
 impl Branch {
     /// Whether the branch has written to a row of the store, be it what the row was.
     pub fn has_written(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<bool> {
-        let read_state = self.inner.read_states.get();
+        let read_state = self.branches.reads.read_states.get();
         let own = read_state.branch(self.id)?.space(keyspace);
         let Some(own) = own.filter(|own| !own.private) else { return Ok(false) };
         let layer = Layer { space: read_state.keyspace(own.id)?, seq: SeqNo::MAX };
-        Ok(self.inner.reads.find(&read_state, layer, key, filter_hash(key))?.is_some())
+        Ok(self.branches.reads.find(&read_state, layer, key, filter_hash(key))?.is_some())
     }
 
     /// Whether others have written to a row of the store since the branch began. So a commit asks of it, if the branch has, too.
     pub fn others_have_written(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<bool> {
-        let read_state = self.inner.read_states.get();
+        let read_state = self.branches.reads.read_states.get();
         let record = read_state.branch(self.id)?;
         let Some(theirs) = top_space(&read_state, record.parent, keyspace)? else {
             return Ok(false);
         };
         let after = record.base.seq();
-        Ok(self.inner.reads.changed_after(&read_state, theirs, key, after)?.is_some())
+        Ok(self.branches.reads.changed_after(&read_state, theirs, key, after)?.is_some())
     }
 }
 

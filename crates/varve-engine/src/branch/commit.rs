@@ -7,8 +7,8 @@
 //!    batch that also says that the branch has ended, and applied: a crash leaves both or neither. What is too large
 //!    for that joins by reference instead ([`super::join`]).
 //!
-//! Others wait for what the branch had locked, or had taken locks of for the commit, until whoever commits says that the rest of
-//! it is done, too ([`KeptLocks`]).
+//! The locks of the branch, and those that the commit takes, are kept until the caller says that the rest of the commit is
+//! done, too ([`KeptLocks`]).
 //!
 //! A commit by batch is durable as any other write: once the store is synced, together with all that came before it. One
 //! by reference is durable when it returns.
@@ -22,10 +22,10 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use varve_types::{BranchId, KeyspaceId, SeqNo};
 
-use super::Branch;
 use super::clash::{Clashes, MergeHook, check_locks, top_space};
+use super::handle::Branch;
+use super::handle::Branches;
 use super::record::BranchRecord;
-use crate::db::Inner;
 use crate::read_state::{Layer, ReadState};
 use crate::table::cache::Admission;
 use crate::{Batch, Blocked, GaveWay, KeyRange, Op, StoreError, StoreResult};
@@ -88,34 +88,34 @@ impl Branch {
         let _gate = self.shared.gate.write();
         self.shared.check()?;
         self.check_childless()?;
-        let read_state = self.inner.read_states.get();
+        let read_state = self.branches.reads.read_states.get();
         let record = read_state.branch(self.id)?;
-        check_locks(&self.inner.locks, record)?;
+        check_locks(&self.branches.locks, record)?;
         let parent = record.parent.map(|id| read_state.branch(id)).transpose()?.cloned();
         let _parent_gate = parent.as_ref().map(|parent| parent.shared.gate.read());
         if let Some(parent) = &parent {
             parent.shared.check()?;
-            let (inner, shared) = (Arc::clone(&self.inner), Arc::clone(&parent.shared));
-            let parent = Branch { inner, id: parent.id, shared };
+            let (branches, shared) = (Arc::clone(&self.branches), Arc::clone(&parent.shared));
+            let parent = Branch { branches, id: parent.id, shared };
             let bases = record.spaces.iter().filter(|own| !own.private).map(|own| own.base);
             parent.with_spaces(bases.collect())?;
         }
-        let mut clashes = Clashes::new(&self.inner.reads, &self.inner.locks, record, merge);
-        let bytes_max = BATCH_COMMIT_BYTES_MAX.min(self.inner.options.memtable_bytes / 4);
-        let rows = self.inner.changed_rows(&read_state, record, bytes_max)?;
+        let mut clashes = Clashes::new(&self.branches.reads, &self.branches.locks, record, merge);
+        let bytes_max = BATCH_COMMIT_BYTES_MAX.min(self.branches.options.memtable_bytes / 4);
+        let rows = self.branches.changed_rows(&read_state, record, bytes_max)?;
         let by_batch = rows.is_some();
         let committed = match rows {
             Some(rows) if rows.is_empty() => self.drop_changes().map(|()| false),
             Some(rows) => self.log(&read_state, (record, takes), rows, &mut clashes, commutes),
             None => self.join(&read_state, record, &mut clashes, commutes),
         };
-        let locked = committed.inspect_err(|_| self.inner.locks.keep_no_more(self.id))?;
+        let locked = committed.inspect_err(|_| self.branches.locks.keep_no_more(self.id))?;
         self.end();
         let is_locked = locked || self.shared.locks.is_some();
-        let kept = KeptLocks { inner: Arc::clone(&self.inner), id: self.id, is_locked };
+        let kept = KeptLocks { branches: Arc::clone(&self.branches), id: self.id, is_locked };
         match by_batch {
-            true => self.inner.forget_ended(),
-            false => self.inner.metrics.branches_joined.add(1),
+            true => self.branches.forget_ended(),
+            false => self.branches.metrics.branches_joined.add(1),
         }
         Ok(kept)
     }
@@ -132,20 +132,20 @@ impl Branch {
     ) -> StoreResult<bool> {
         let locked = takes && self.meets_locks_of_others(record);
         let taken = match locked {
-            true => self.inner.lock_changes_of(read_state, record, commutes),
+            true => self.branches.lock_changes_of(read_state, record, commutes),
             false => Ok(()),
         };
         let external = self.shared.external.load(Ordering::Relaxed);
         let logged = taken.and_then(|()| {
-            self.inner.log_commit((record, locked), rows, external, clashes, commutes)
+            self.branches.log_commit((record, locked), rows, external, clashes, commutes)
         });
         match logged {
             Ok(()) => {
-                self.inner.metrics.branches_logged.add(1);
+                self.branches.metrics.branches_logged.add(1);
                 Ok(locked)
             }
             Err(error) if locked => {
-                self.inner.locks.end(self.id);
+                self.branches.locks.end(self.id);
                 Err(self.refusal(error))
             }
             Err(error) => Err(error),
@@ -154,13 +154,13 @@ impl Branch {
 
     /// Whether a commit of it takes locks for as long as it takes.
     fn meets_locks_of_others(&self, record: &BranchRecord) -> bool {
-        record.parent.is_none() && record.shared.locks.is_none() && self.inner.locks.is_used()
+        record.parent.is_none() && record.shared.locks.is_none() && self.branches.locks.is_used()
     }
 
     /// What becomes of a commit that has failed as `error`, and had taken locks for itself which have gone.
     fn refusal(&self, error: StoreError) -> StoreError {
         match error {
-            StoreError::GaveWay { why } => StoreError::Blocked(self.inner.locks.refusal(why)),
+            StoreError::GaveWay { why } => StoreError::Blocked(self.branches.locks.refusal(why)),
             // Its own went after that.
             StoreError::Blocked(blocked) => {
                 StoreError::Blocked(Blocked { released: blocked.released + 1, ..blocked })
@@ -184,16 +184,16 @@ impl Branch {
             rounds += 1;
             let locked = self.meets_locks_of_others(record);
             let taken = match locked {
-                true => self.inner.lock_changes_of(read_state, record, commutes),
+                true => self.branches.lock_changes_of(read_state, record, commutes),
                 false => Ok(()),
             };
-            let joined = taken.and_then(|()| self.inner.join_branch(record, clashes, locked));
+            let joined = taken.and_then(|()| self.branches.join_branch(record, clashes, locked));
             let error = match joined {
                 Ok(()) => return Ok(locked),
                 Err(error) if !locked => return Err(error),
                 Err(error) => error,
             };
-            self.inner.locks.end(self.id);
+            self.branches.locks.end(self.id);
             match error {
                 StoreError::GaveWay { .. } if rounds < ROUNDS_MAX => {}
                 error => return Err(self.refusal(error)),
@@ -205,7 +205,7 @@ impl Branch {
 /// What a committed branch still has locked, until this is dropped, for what else belongs to its commit. Nobody takes these locks
 /// away.
 pub struct KeptLocks {
-    inner: Arc<Inner>,
+    branches: Arc<Branches>,
     id: BranchId,
     is_locked: bool,
 }
@@ -216,10 +216,10 @@ impl KeptLocks {
     pub fn write(&self, batch: &Batch) -> StoreResult<()> {
         loop {
             let batch = batch.clone();
-            match self.inner.write_beside(batch, self.is_locked.then_some(self.id)) {
+            match self.branches.commits.write_beside(batch, self.is_locked.then_some(self.id)) {
                 Err(StoreError::Blocked(blocked)) => {
                     for holder in &blocked.holders {
-                        self.inner.locks.overrule(*holder, GaveWay::Committed(self.id));
+                        self.branches.locks.overrule(*holder, GaveWay::Committed(self.id));
                     }
                 }
                 written => return written,
@@ -231,7 +231,7 @@ impl KeptLocks {
 impl Drop for KeptLocks {
     fn drop(&mut self) {
         if self.is_locked {
-            self.inner.locks.end(self.id);
+            self.branches.locks.end(self.id);
         }
     }
 }
@@ -242,7 +242,7 @@ impl fmt::Debug for KeptLocks {
     }
 }
 
-impl Inner {
+impl Branches {
     /// Locks what a branch changed that takes no locks of its own. Costs the number of rows.
     fn lock_changes_of(
         &self,
@@ -250,7 +250,7 @@ impl Inner {
         record: &BranchRecord,
         commutes: &Commuting<'_>,
     ) -> StoreResult<()> {
-        self.lock_changes(record.id, |lock| {
+        self.locking.lock_changes(record.id, |lock| {
             for own in record.spaces.iter().filter(|own| !own.private) {
                 let layer = Layer { space: read_state.keyspace(own.id)?, seq: SeqNo::MAX };
                 let mut walk = self.reads.changes(read_state, layer, &KeyRange::all())?;
@@ -276,7 +276,7 @@ impl Inner {
             let mut walk = self.reads.changes(read_state, layer, &KeyRange::all())?;
             while let Some((key, found)) = walk.next_found()? {
                 let key = Bytes::copy_from_slice(key.as_slice());
-                let value = self.cache.value_of(found, Admission::Pass)?;
+                let value = self.reads.cache.value_of(found, Admission::Pass)?;
                 bytes += key.len() + value.as_ref().map_or(0, Bytes::len) + ROW_OVERHEAD_BYTES;
                 if bytes > bytes_max {
                     return Ok(None);
@@ -301,7 +301,7 @@ impl Inner {
         clashes.look_first(checked)?;
         let bytes =
             rows.iter().map(|(_, key, value)| key.len() + value.as_ref().map_or(0, Bytes::len));
-        self.write_made(bytes.sum::<usize>() as u64, false, Some(record.id), |refused| {
+        self.commits.write_made(bytes.sum::<usize>() as u64, false, Some(record.id), |refused| {
             // A batch that met locks gives back what it was given.
             let given = refused.into_iter().flat_map(Batch::into_ops);
             for ((_, _, value), op) in rows.iter_mut().zip(given) {
@@ -313,13 +313,13 @@ impl Inner {
                 self.locks.keep(record.id)?;
             }
             clashes.look(checked)?;
-            let read_state = self.read_states.get();
+            let read_state = self.reads.read_states.get();
             let mut batch = Batch::new();
             for (base, key, value) in &mut rows {
                 let space =
                     top_space(&read_state, record.parent, *base)?.ok_or(StoreError::Ended)?.id;
                 let value = match clashes.merged.get(&(*base, key.clone())) {
-                    Some(merged) => self.cache.value_of(merged.clone(), Admission::Pass)?,
+                    Some(merged) => self.reads.cache.value_of(merged.clone(), Admission::Pass)?,
                     None => value.take(),
                 };
                 match value {
@@ -332,7 +332,7 @@ impl Inner {
                 batch.depends_on_external();
             }
             batch.ends(record.id);
-            self.check_batch(&batch)?;
+            self.commits.check_batch(&batch)?;
             Ok(batch)
         })
     }
@@ -340,10 +340,10 @@ impl Inner {
     /// Has branches that ended forgotten if there are many. The commit went through; what fails here is tried again by the
     /// next flush, and so is no error of it.
     fn forget_ended(&self) {
-        let read_state = self.read_states.get();
+        let read_state = self.reads.read_states.get();
         let ended = read_state.branches.values().filter(|record| record.shared.is_ended()).count();
         if ended > ENDED_MAX
-            && let Err(error) = self.flush_all()
+            && let Err(error) = self.flusher.flush_all()
         {
             log::warn!("{ended} branches that ended wait for a flush to be forgotten: {error}");
         }
@@ -369,7 +369,8 @@ mod tests {
         let mut batch = Batch::new();
         batch.put(space, b"row", vec![7; 1000]);
         branch.write(batch).unwrap();
-        let (inner, read_state) = (&db.inner, db.inner.read_states.get());
+        let inner = &db.inner.branches;
+        let read_state = inner.reads.read_states.get();
         let record = read_state.branch(branch.id()).unwrap();
         let rows = inner.changed_rows(&read_state, record, 1 << 20).unwrap().unwrap();
         let at = rows[0].2.as_ref().unwrap().as_ptr();

@@ -17,9 +17,10 @@ use varve_format::edit::TableMeta;
 use varve_types::{KeyspaceId, SeqNo, SublevelId};
 
 use super::clash::{Clashes, top_space};
+use super::handle::Branches;
 use super::record::{BranchRecord, BranchSpace};
+use crate::commit::log::Writer;
 use crate::compaction::outputs::{Outputs, Written};
-use crate::db::{Inner, Writer};
 use crate::keyspace::Keyspace;
 use crate::place::Place;
 use crate::read_state::ReadState;
@@ -31,7 +32,7 @@ use crate::{StoreError, StoreResult};
 /// Tables with their places.
 type Placed = Vec<(KeyspaceId, Place, Arc<Table>)>;
 
-impl Inner {
+impl Branches {
     /// Commits a branch by reference.
     ///
     /// REQUIRES: the branch takes no writes and has no branches, and its parent does not end. If that is the store, the
@@ -45,25 +46,25 @@ impl Inner {
     ) -> StoreResult<()> {
         let mut checked = self.snapshots.last_seq();
         clashes.look_first(checked)?;
-        self.flush_all()?;
+        self.flusher.flush_all()?;
         let newest = self.snapshots.last_seq();
         clashes.look_unless_lost(std::mem::replace(&mut checked, newest))?;
         // No compaction may be on its way to a level that is chosen; while one is, level 0 is right.
-        let compaction = self.compaction_job.try_lock();
+        let compaction = self.compactor.hold_off();
         let may_go_deep = compaction.is_some();
-        self.when_flushed(|writer, read_state| {
+        self.flusher.when_flushed(|writer, read_state| {
             if locked || record.shared.locks.is_some() {
                 self.locks.keep(record.id)?;
             } else if record.parent.is_none() {
                 let mut changed = record.spaces.iter().filter(|own| !own.private);
-                changed.try_for_each(|own| self.refuse_locked(own.base))?;
+                changed.try_for_each(|own| self.locking.refuse_locked(own.base))?;
             }
             clashes.look(checked)?;
             self.put_branch_in_force(writer, read_state, record, clashes, may_go_deep)
         })?;
         drop(compaction);
-        self.update_pace();
-        self.work_is_due();
+        self.compactor.update_pace();
+        self.commits.work_is_due();
         Ok(())
     }
 
@@ -140,7 +141,8 @@ impl Inner {
             for table in sublevel.tables() {
                 let joined = table.joined(space.id, seq);
                 let may_go_deep = may_go_deep && age == 0;
-                let place = self.place_of(&space.version, joined.meta(), newest, may_go_deep);
+                let place =
+                    self.maker.plans.place_of(&space.version, joined.meta(), newest, may_go_deep);
                 added.push((space.id, place, Arc::new(joined)));
             }
             seq = seq.advanced(1);

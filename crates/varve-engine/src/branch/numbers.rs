@@ -9,7 +9,7 @@ use std::ops::Range;
 use parking_lot::MutexGuard;
 use varve_types::KeyspaceId;
 
-use crate::db::Inner;
+use super::handle::Branches;
 use crate::read_state::ReadState;
 use crate::{StoreError, StoreResult};
 
@@ -29,12 +29,12 @@ impl SpaceNumbers {
         SpaceNumbers(last.map_or(0, |last| last + 1)..NUMBERS)
     }
 
-    /// The first of them, which the next call gives again unless [`SpaceNumbers::used`] is told.
+    /// The first of them, which the next call gives again unless [`SpaceNumbers::used`] was called.
     pub(super) fn first(&self) -> u32 {
         self.0.start
     }
 
-    /// The first `count` of them are in force.
+    /// The first `count` of them are in the manifest.
     pub(super) fn used(&mut self, count: usize) {
         self.0.start += count as u32;
     }
@@ -52,16 +52,16 @@ fn widest_gap(used: impl Iterator<Item = u32>) -> Range<u32> {
     widest
 }
 
-impl Inner {
+impl Branches {
     /// Numbers for `count` key spaces at least; none is given to anybody else until the lock goes, which is to be held until
-    /// those that were taken are in force.
+    /// those that were taken are in the manifest.
     ///
     /// REQUIRES: no lock is held but gates of branches.
     pub(super) fn space_numbers(&self, count: usize) -> StoreResult<MutexGuard<'_, SpaceNumbers>> {
         let mut numbers = self.space_numbers.lock();
         if numbers.0.len() < count {
             // Nobody writes meanwhile, and no memtable or log has rows of what has ended.
-            self.when_flushed(|_, read_state| {
+            self.flusher.when_flushed(|_, read_state| {
                 let used = read_state.branch_spaces.keys().map(|id| id.number_of_branch());
                 numbers.0 = widest_gap(used);
                 Ok(true)

@@ -14,8 +14,6 @@
 //!
 //! Source: the birth times of ZFS's block pointers, by which `zfs send` passes what is older.
 
-use std::sync::Arc;
-
 use varve_types::{KeyspaceId, SeqNo};
 
 use super::SnapshotStore;
@@ -25,16 +23,7 @@ use crate::keyspace::Keyspace;
 use crate::read_state::ReadState;
 use crate::reads::Reads;
 use crate::table::cache::Admission;
-use crate::{Db, StoreError, StoreResult};
-
-impl Db {
-    /// The present state, for reading; it stays what it is as long as it is held, not over a restart. Costs nothing.
-    pub fn present(&self) -> StoreResult<SnapshotStore> {
-        self.inner.health.check_open()?;
-        let (pin, ()) = self.inner.snapshots.pin(|| ());
-        Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin })
-    }
-}
+use crate::{StoreError, StoreResult};
 
 impl SnapshotStore {
     /// Calls `each` with the rows of `spaces` that were written to after `older` and not after this state, as they are
@@ -54,10 +43,10 @@ impl SnapshotStore {
             let message = "changes are told from the older state to the later one".to_owned();
             return Err(StoreError::Invalid(message));
         }
-        self.inner.health.check_open()?;
-        let read_state = self.inner.read_states.get();
+        self.branches.health.check_open()?;
+        let read_state = self.branches.reads.read_states.get();
         for id in spaces {
-            if !self.inner.reads.changes_between(
+            if !self.branches.reads.changes_between(
                 &read_state,
                 read_state.keyspace(*id)?,
                 after,

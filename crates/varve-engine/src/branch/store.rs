@@ -8,17 +8,16 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use varve_types::{KeyspaceId, SeqNo};
 
-use super::Branch;
-use crate::db::Inner;
+use super::handle::Branch;
+use super::handle::Branches;
 use crate::memtable::Memtable;
 use crate::reads::DbSnapshot;
 use crate::snapshot::Pin;
 use crate::store::{KeyIter, ScanIter};
-use crate::txn::Asker;
 use crate::txn::held::Held;
+use crate::txn::locking::Asker;
 use crate::{
-    Batch, Db, Direction, KeyRange, KeyspaceOptions, Op, Store, StoreError, StoreResult,
-    StoreSnapshot,
+    Batch, Direction, KeyRange, KeyspaceOptions, Op, Store, StoreError, StoreResult, StoreSnapshot,
 };
 
 /// Deletions of one batch when a key space is cleared row by row.
@@ -27,15 +26,15 @@ const CLEARED_ROWS: usize = 1024;
 impl Branch {
     /// What the branch began over, for reading; `Invalid` if that is another branch. Costs nothing.
     pub fn base(&self) -> StoreResult<SnapshotStore> {
-        let read_state = self.inner.read_states.get();
+        let read_state = self.branches.reads.read_states.get();
         let record = read_state.branch(self.id)?;
         if record.parent.is_some() {
             return Err(StoreError::Invalid("the branch stands over another".to_owned()));
         }
-        Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin: Pin::clone(&record.base) })
+        Ok(SnapshotStore { branches: Arc::clone(&self.branches), pin: Pin::clone(&record.base) })
     }
 
-    /// Who asks for locks of what begins with `key`, if they are to be taken.
+    /// The asker of locks for rows that begin with `key`, if the branch takes any for them.
     fn asker_of(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<Asker<'_>> {
         Asker::new(self.id, &self.shared).filter(|_| !self.shared.is_unlocked(keyspace, key))
     }
@@ -46,12 +45,12 @@ impl Branch {
     }
 
     /// Whether it may have rows that depend on data outside the store which nobody has made durable: an earlier process left them in
-    /// the log. For who asks before anything is synced, and writes.
+    /// the log. To be asked before anything is synced or written.
     pub fn may_await_external_sync(&self) -> StoreResult<bool> {
-        if self.inner.writer.lock().log.external_seq() == SeqNo::ZERO {
+        if self.branches.log.external_seq() == SeqNo::ZERO {
             return Ok(false);
         }
-        let read_state = self.inner.read_states.get();
+        let read_state = self.branches.reads.read_states.get();
         let spaces = &read_state.branch(self.id)?.spaces;
         let has_rows = |memtable: &Arc<Memtable>| {
             memtable.has_external() && spaces.iter().any(|space| memtable.rows(space.id) > 0)
@@ -63,7 +62,7 @@ impl Branch {
     pub fn lock_to_read(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<()> {
         self.check()?;
         let asker = self.asker_of(keyspace, key);
-        asker.map_or(Ok(()), |asker| self.inner.lock_key(asker, keyspace, key))
+        asker.map_or(Ok(()), |asker| self.branches.locking.lock_key(asker, keyspace, key))
     }
 
     /// Whether it has lost the locks that it took. While it has not, nothing that it has looked at has changed.
@@ -78,7 +77,7 @@ impl Branch {
             Bound::Unbounded => &[],
         };
         let asker = self.asker_of(keyspace, start);
-        asker.map_or(Ok(()), |asker| self.inner.lock_range(asker, keyspace, range))
+        asker.map_or(Ok(()), |asker| self.branches.locking.lock_range(asker, keyspace, range))
     }
 }
 
@@ -104,11 +103,11 @@ impl StoreSnapshot for Locking<'_> {
 impl Store for Branch {
     /// One that does not exist yet is made in the store itself, where it is empty.
     fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
-        self.inner.keyspace(name, options)
+        self.branches.commits.keyspace(name, options)
     }
 
     fn keyspace_names(&self) -> StoreResult<Vec<String>> {
-        Ok(self.inner.keyspace_names())
+        Ok(self.branches.reads.keyspace_names())
     }
 
     /// Costs the number of rows, unless the key space is private.
@@ -116,9 +115,9 @@ impl Store for Branch {
         {
             let _gate = self.shared.gate.read();
             self.shared.check()?;
-            let own = self.inner.read_states.get().branch(self.id)?.space(keyspace);
+            let own = self.branches.reads.read_states.get().branch(self.id)?.space(keyspace);
             if let Some(own) = own.filter(|own| own.private) {
-                return self.inner.clear_keyspace(own.id);
+                return self.branches.commits.clear_keyspace(own.id);
             }
         }
         loop {
@@ -136,16 +135,16 @@ impl Store for Branch {
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
         self.lock_to_read(keyspace, key)?;
-        self.inner.reads.get(Some(self.id), keyspace, key, SeqNo::MAX)
+        self.branches.reads.get(Some(self.id), keyspace, key, SeqNo::MAX)
     }
 
     fn write(&self, mut batch: Batch) -> StoreResult<()> {
         let _gate = self.shared.gate.read();
         self.shared.check()?;
         if let Some(asker) = Asker::new(self.id, &self.shared) {
-            self.inner.lock_batch(asker, &self.shared, &batch)?;
+            self.branches.locking.lock_batch(asker, &self.shared, &batch)?;
         }
-        let mut record = Arc::clone(self.inner.read_states.get().branch(self.id)?);
+        let mut record = Arc::clone(self.branches.reads.read_states.get().branch(self.id)?);
         let lacks = |base: &KeyspaceId| record.space(*base).is_none();
         let lacking: Vec<KeyspaceId> = batch.ops().iter().map(Op::keyspace).filter(lacks).collect();
         if !lacking.is_empty() {
@@ -159,7 +158,7 @@ impl Store for Branch {
         if batch.is_external() {
             self.shared.external.store(true, Ordering::Relaxed);
         }
-        self.inner.write(batch)
+        self.branches.commits.write(batch)
     }
 
     fn meets_locks(&self) -> bool {
@@ -167,8 +166,8 @@ impl Store for Branch {
     }
 
     fn sync(&self) -> StoreResult<()> {
-        self.inner.health.check_open()?;
-        self.inner.sync()
+        self.branches.health.check_open()?;
+        self.branches.log.sync()
     }
 
     fn scan(
@@ -178,42 +177,42 @@ impl Store for Branch {
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
         self.lock_reads(keyspace, &range)?;
-        let (pin, read_state) = self.inner.reads.pinned();
-        self.inner.reads.scan(pin, read_state, Some(self.id), keyspace, range, direction)
+        let (pin, read_state) = self.branches.reads.pinned();
+        self.branches.reads.scan(pin, read_state, Some(self.id), keyspace, range, direction)
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
         self.lock_reads(keyspace, &range)?;
-        let (pin, read_state) = self.inner.reads.pinned();
-        self.inner.reads.keys(pin, read_state, Some(self.id), keyspace, &range)
+        let (pin, read_state) = self.branches.reads.pinned();
+        self.branches.reads.keys(pin, read_state, Some(self.id), keyspace, &range)
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
-        self.inner.health.check_open()?;
+        self.branches.health.check_open()?;
         self.shared.check()?;
         if self.shared.locks.is_some() {
             return Ok(Box::new(Locking(self)));
         }
-        let (pin, ()) = self.inner.snapshots.pin(|| ());
-        Ok(Box::new(DbSnapshot { reads: &self.inner.reads, tree: Some(self.id), pin }))
+        let (pin, ()) = self.branches.snapshots.pin(|| ());
+        Ok(Box::new(DbSnapshot { reads: &self.branches.reads, tree: Some(self.id), pin }))
     }
 
     /// Runs beside the store's own hook, and until the branch ends.
     fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {
-        self.inner.external.set_for_branch(self.id, hook);
+        self.branches.external.set_for_branch(self.id, hook);
     }
 
     fn is_room_scarce(&self) -> bool {
-        self.inner.space.is_scarce().unwrap_or(false)
+        self.branches.space.is_scarce().unwrap_or(false)
     }
 
     fn get_room(&self) -> StoreResult<bool> {
-        self.inner.health.check_open()?;
-        self.inner.get_room()
+        self.branches.health.check_open()?;
+        self.branches.commits.get_room()
     }
 
     fn metrics_json(&self) -> String {
-        self.inner.metrics_json()
+        self.branches.compactor.metrics_json()
     }
 
     fn close(&self) -> StoreResult<()> {
@@ -224,22 +223,20 @@ impl Store for Branch {
 /// A named snapshot, or what a branch began over, as a store that cannot be written to; it stays what it is when its
 /// name is deleted or the branch ends.
 pub struct SnapshotStore {
-    pub(super) inner: Arc<Inner>,
+    pub(super) branches: Arc<Branches>,
     pub(super) pin: Pin,
+}
+
+impl SnapshotStore {
+    /// The state that `pin` keeps.
+    pub(crate) fn new(branches: Arc<Branches>, pin: Pin) -> SnapshotStore {
+        SnapshotStore { branches, pin }
+    }
 }
 
 impl fmt::Debug for SnapshotStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SnapshotStore").field("seq", &self.pin.seq()).finish_non_exhaustive()
-    }
-}
-
-impl Db {
-    /// Opens a named snapshot for reading; `Invalid` if there is none of this name. Costs nothing.
-    pub fn open_snapshot(&self, name: &str) -> StoreResult<SnapshotStore> {
-        self.inner.health.check_open()?;
-        let pin = Pin::clone(self.inner.read_states.get().snapshot(name)?);
-        Ok(SnapshotStore { inner: Arc::clone(&self.inner), pin })
     }
 }
 
@@ -250,13 +247,13 @@ fn read_only<T>() -> StoreResult<T> {
 impl Store for SnapshotStore {
     /// `Invalid` if there is no such key space.
     fn keyspace(&self, name: &str, _options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
-        let read_state = self.inner.read_states.get();
+        let read_state = self.branches.reads.read_states.get();
         let space = read_state.keyspaces.iter().find(|space| &*space.name == name);
         space.map_or_else(read_only, |space| Ok(space.id))
     }
 
     fn keyspace_names(&self) -> StoreResult<Vec<String>> {
-        Ok(self.inner.keyspace_names())
+        Ok(self.branches.reads.keyspace_names())
     }
 
     fn clear_keyspace(&self, _keyspace: KeyspaceId) -> StoreResult<()> {
@@ -264,7 +261,7 @@ impl Store for SnapshotStore {
     }
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
-        self.inner.reads.get(None, keyspace, key, self.pin.seq())
+        self.branches.reads.get(None, keyspace, key, self.pin.seq())
     }
 
     fn write(&self, _batch: Batch) -> StoreResult<()> {
@@ -272,7 +269,7 @@ impl Store for SnapshotStore {
     }
 
     fn sync(&self) -> StoreResult<()> {
-        self.inner.health.check_open()
+        self.branches.health.check_open()
     }
 
     fn scan(
@@ -281,9 +278,9 @@ impl Store for SnapshotStore {
         range: KeyRange,
         direction: Direction,
     ) -> StoreResult<ScanIter<'_>> {
-        self.inner.reads.scan(
+        self.branches.reads.scan(
             self.pin.clone(),
-            self.inner.read_states.get(),
+            self.branches.reads.read_states.get(),
             None,
             keyspace,
             range,
@@ -292,9 +289,9 @@ impl Store for SnapshotStore {
     }
 
     fn keys(&self, keyspace: KeyspaceId, range: KeyRange) -> StoreResult<KeyIter<'_>> {
-        self.inner.reads.keys(
+        self.branches.reads.keys(
             self.pin.clone(),
-            self.inner.read_states.get(),
+            self.branches.reads.read_states.get(),
             None,
             keyspace,
             &range,
@@ -302,14 +299,14 @@ impl Store for SnapshotStore {
     }
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
-        self.inner.health.check_open()?;
-        Ok(Box::new(DbSnapshot { reads: &self.inner.reads, tree: None, pin: self.pin.clone() }))
+        self.branches.health.check_open()?;
+        Ok(Box::new(DbSnapshot { reads: &self.branches.reads, tree: None, pin: self.pin.clone() }))
     }
 
     fn set_external_sync(&self, _hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {}
 
     fn metrics_json(&self) -> String {
-        self.inner.metrics_json()
+        self.branches.compactor.metrics_json()
     }
 
     fn close(&self) -> StoreResult<()> {

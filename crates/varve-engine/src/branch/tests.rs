@@ -1,9 +1,14 @@
 use std::path::Path;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use varve_env::sim::SimEnv;
+use varve_types::KeyspaceId;
 
 use super::*;
-use crate::{Batch, DbOptions, GaveWay, KeyspaceOptions, Merged, Store};
+use crate::{
+    Batch, Db, DbOptions, GaveWay, KeyspaceOptions, LockOptions, Merged, Store, StoreError,
+};
 
 fn open(env: &Arc<SimEnv>) -> Db {
     Db::open(Arc::<SimEnv>::clone(env), Path::new("/store"), DbOptions::default()).unwrap()
@@ -36,13 +41,13 @@ fn a_branch_has_key_spaces_where_it_writes() {
     let options = BranchOptions { private: vec![spaces[1]], ..BranchOptions::default() };
     let written = BranchOptions { written: vec![spaces[7]], ..options };
     let branch = db.branch(&written).unwrap();
-    let count = |db: &Db| db.inner.read_states.get().branch_spaces.len();
+    let count = |db: &Db| db.inner.reads.read_states.get().branch_spaces.len();
     assert_eq!(count(&db), 2);
-    let changes = db.inner.read_states.changes();
+    let changes = db.inner.reads.read_states.changes();
     put(&branch, &[spaces[7], spaces[1]], b"ours");
-    assert_eq!((count(&db), db.inner.read_states.changes() - changes), (2, 0));
+    assert_eq!((count(&db), db.inner.reads.read_states.changes() - changes), (2, 0));
     put(&branch, &[spaces[6], spaces[1], spaces[5], spaces[7], spaces[6]], b"ours");
-    assert_eq!((count(&db), db.inner.read_states.changes() - changes), (4, 1));
+    assert_eq!((count(&db), db.inner.reads.read_states.changes() - changes), (4, 1));
     assert_eq!(branch.changed_spaces().unwrap(), spaces[5..8]);
     branch.clear_keyspace(spaces[1]).unwrap();
     branch.clear_keyspace(spaces[9]).unwrap();
@@ -72,7 +77,7 @@ fn numbers_of_key_spaces_come_again() {
     let db = open(&env);
     let spaces = make_spaces(&db, 3);
     put(&db, &spaces, b"before");
-    db.inner.space_numbers.lock().used((1 << 31) - 4);
+    db.inner.branches.space_numbers.lock().used((1 << 31) - 4);
     let last = db.branch(&BranchOptions::default()).unwrap();
     put(&last, &spaces[..2], b"last");
     for reopened in [false, true] {
@@ -98,8 +103,15 @@ fn numbers_of_key_spaces_come_again() {
             spaces.iter().map(|id| get(&last, *id).unwrap()).collect::<Vec<_>>(),
             ["last", "last", "before"]
         );
-        let numbers =
-            db.inner.read_states.get().branch_spaces.keys().map(|id| id.number_of_branch()).max();
+        let numbers = db
+            .inner
+            .reads
+            .read_states
+            .get()
+            .branch_spaces
+            .keys()
+            .map(|id| id.number_of_branch())
+            .max();
         assert_eq!(numbers, Some((1 << 31) - 3));
         db.flush().unwrap();
     }
@@ -116,7 +128,7 @@ fn a_refusal_takes_no_numbers() {
     let env = SimEnv::new(3);
     let db = open(&env);
     let spaces = make_spaces(&db, 2);
-    let first = || db.inner.space_numbers.lock().first();
+    let first = || db.inner.branches.space_numbers.lock().first();
     let before = first();
     let written = vec![spaces[0], KeyspaceId::new(9)];
     let refused = db.branch(&BranchOptions { written, ..BranchOptions::default() });

@@ -1,7 +1,7 @@
 //! Empties files of which little is needed, and so gives their room back.
 //!
 //! 1. When compaction has nothing to do and more than [`crate::DbOptions::dead_percent_max`] of a key space's files
-//!    is needed by nobody, or when [`Db::defragment`] asks for it, [`defragment::pick`] names a table.
+//!    is needed by nobody, or when [`crate::Db::defragment`] asks for it, [`defragment::pick`] names a table.
 //! 2. The table is written again: its index, its filters and what it had in the files to be emptied; at all else it points
 //!    as before, its former own file included unless too little of that would be needed.
 //! 3. One manifest edit exchanges the two; the files that nothing points at any more go.
@@ -19,13 +19,13 @@ use varve_format::table::Zones;
 use varve_types::KeyspaceId;
 
 use super::CLOSE_CHECK_VERSIONS;
+use super::compactor::Compactor;
 use super::done_if_room;
 use super::memory::Memory;
 use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit, LIVE_PERCENT_MIN, Rewrite, Room};
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
-use crate::db::Inner;
 use crate::iter::table::TableSource;
 use crate::iter::{ALL_KEYS, Source};
 use crate::keyspace::Keyspace;
@@ -35,7 +35,7 @@ use crate::table::cache::Admission;
 use crate::table::file::Table;
 use crate::version::Version;
 use crate::versions::changes::Changes;
-use crate::{Db, Direction, StoreResult};
+use crate::{Direction, StoreResult};
 
 /// What a defragmentation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,27 +48,6 @@ pub struct Defragmented {
     pub rewrites: u64,
     /// Bytes that were written.
     pub written_bytes: u64,
-}
-
-impl Db {
-    /// Empties files of which less than three quarters are needed, as far as there is room. Readers and writers
-    /// go on meanwhile.
-    pub fn defragment(&self, fit: Fit) -> StoreResult<Defragmented> {
-        let inner = &self.inner;
-        inner.health.check_open()?;
-        let (before, written) = (inner.fragmentation(), || inner.metrics.defragment_bytes.get());
-        let (mut rewrites, start) = (0, written());
-        while inner.defragment_most(0, fit)? {
-            rewrites += 1;
-        }
-        let (after, written_bytes) = (inner.fragmentation(), written() - start);
-        Ok(Defragmented { before, after, rewrites, written_bytes })
-    }
-
-    /// How the files of tables are used.
-    pub fn fragmentation(&self) -> Fragmentation {
-        self.inner.fragmentation()
-    }
 }
 
 /// How the files of one key space's tables are used.
@@ -92,8 +71,21 @@ pub(crate) fn fragmentation_of(version: &Version) -> Fragmentation {
     found
 }
 
-impl Inner {
-    fn fragmentation(&self) -> Fragmentation {
+impl Compactor {
+    /// Empties files of which less than three quarters are needed, as far as there is room.
+    pub(crate) fn defragment(&self, fit: Fit) -> StoreResult<Defragmented> {
+        self.health.check_open()?;
+        let (before, written) = (self.fragmentation(), || self.metrics.defragment_bytes.get());
+        let (mut rewrites, start) = (0, written());
+        while self.defragment_most(0, fit)? {
+            rewrites += 1;
+        }
+        let (after, written_bytes) = (self.fragmentation(), written() - start);
+        Ok(Defragmented { before, after, rewrites, written_bytes })
+    }
+
+    /// How the files of tables are used.
+    pub(crate) fn fragmentation(&self) -> Fragmentation {
         let read_state = self.read_states.get();
         let mut sum = Fragmentation::default();
         let mut live_bytes = 0;
@@ -112,7 +104,7 @@ impl Inner {
     }
 
     fn defragment_most(&self, dead_percent_max: u64, fit: Fit) -> StoreResult<bool> {
-        let mut memory = self.compaction_job.lock();
+        let mut memory = self.job.lock();
         self.health.check_changeable()?;
         self.defragment_one(&mut memory, dead_percent_max, fit)
     }
@@ -203,7 +195,7 @@ impl Inner {
         outputs.finish()
     }
 
-    /// Puts `new` in force at `place` instead of `old`, unless the key space was cleared meanwhile.
+    /// Installs `new` at `place` instead of `old`, unless the key space was cleared meanwhile.
     pub(super) fn exchange(
         &self,
         space: &Keyspace,

@@ -15,16 +15,17 @@ use std::sync::Arc;
 use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
 use super::CLOSE_CHECK_VERSIONS;
+use super::compactor::Compactor;
 use super::damaged::Damaged;
 use super::memory::Memory;
 use super::outputs::{Outputs, Written};
 use super::policy::defragment::{self, Fit};
 use super::policy::leveled::GRANDPARENT_TABLES_MAX;
 use super::policy::{Job, Shape, cleaning, debt_bytes, pick};
+use super::purpose::Purpose;
 use super::reclaim::DEAD_SHARE_FAIR;
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
-use crate::db::Inner;
 use crate::iter::level::LevelSource;
 use crate::iter::merge::Merge;
 use crate::iter::{ALL_KEYS, Source};
@@ -38,54 +39,12 @@ use crate::table::file::Table;
 use crate::versions::changes::Changes;
 use crate::{Direction, StoreError, StoreResult, ValuePolicy};
 
-/// Why tables are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// The levels are out of shape.
-    Shape,
-    /// A segment is to be emptied: the outputs shall not point into it.
-    Cleaning(FileNo),
-    /// The one table is of another design than the store: all of it is copied.
-    Redesign,
-    /// So is it, but its rows point at too many bytes to bring into rows at once: it becomes several tables, whose rows
-    /// point at about so many bytes each.
-    Split(u64),
-}
-
 /// Bytes of the level after next that the present output table overlaps.
 struct Grandparents<'a> {
     tables: &'a [Arc<Table>],
     /// The first table that is not wholly before the last key.
     at: usize,
     bytes: u64,
-}
-
-impl Purpose {
-    /// The segment that is to be emptied.
-    pub(super) fn emptied(self) -> Option<FileNo> {
-        if let Purpose::Cleaning(segment) = self { Some(segment) } else { None }
-    }
-
-    /// The table from which a `job` to empty a segment takes values.
-    pub(super) fn cleaned(self, job: &Job) -> Option<FileNo> {
-        self.emptied().and(job.inputs.first()).map(|(_, table)| *table)
-    }
-
-    /// Whether values that stand apart stay so, although new ones stand in their rows: else cleaning, which is to keep
-    /// a store small, would have to make room for values that it has no business with.
-    fn leaves_values(self) -> bool {
-        matches!(self, Purpose::Cleaning(_) | Purpose::Split(_))
-    }
-
-    /// Whether all blocks are copied.
-    fn copies_all(self) -> bool {
-        matches!(self, Purpose::Redesign | Purpose::Split(_))
-    }
-
-    /// Bytes of records that the rows of one output point at, nearly.
-    fn pointed_max(self) -> u64 {
-        if let Purpose::Split(bytes) = self { bytes } else { u64::MAX }
-    }
 }
 
 impl Grandparents<'_> {
@@ -101,7 +60,7 @@ impl Grandparents<'_> {
     }
 }
 
-impl Inner {
+impl Compactor {
     /// Bytes that compactions have to move in all key spaces.
     pub(crate) fn compaction_debt(&self) -> u64 {
         let (read_state, shape) = (self.read_states.get(), self.plans.shape());
@@ -123,7 +82,7 @@ impl Inner {
     /// Does the most urgent compaction, or else defragments if that is due. False if there is none to do.
     /// `at_rest` says that nothing was flushed for a while.
     pub(crate) fn compact_one(&self, at_rest: bool) -> StoreResult<bool> {
-        let mut memory = self.compaction_job.lock();
+        let mut memory = self.job.lock();
         self.health.check_changeable()?;
         let read_state = self.read_states.get();
         if self.plans.retune(&read_state) {
@@ -210,6 +169,7 @@ impl Inner {
         purpose: Purpose,
         damaged: &Damaged,
     ) -> StoreResult<()> {
+        debug_assert!(self.job.is_locked());
         let removed = inputs(space, job);
         let room = self.room_for(purpose)?;
         let read = self.bytes_within(&removed, job, room)?;
@@ -436,7 +396,7 @@ fn rest_of(
     reaching.map(|(id, place, table)| (*id, *place, rest(table))).collect()
 }
 
-impl Inner {
+impl Compactor {
     /// Which runs of blocks a merge leaves where they are: none in files of which little is needed, which so go as merges
     /// pass.
     fn stitch_rule(&self, space: &Keyspace) -> Option<StitchRule> {

@@ -5,6 +5,15 @@ use super::policy::States;
 use super::reclaim::LookedAt;
 use super::replaced::Shares;
 
+/// What a redesign knows of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableDesign {
+    /// It is of the store's design.
+    Fine,
+    /// Its rows point at few enough bytes to bring them into rows at once.
+    Small,
+}
+
 /// What is remembered of a key space between compactions; forgotten at close.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {

@@ -18,6 +18,7 @@
 //! Source: TableFS 4.1.2 (LevelDB's leveled compaction), SlimDB 5.1.2 and 5.3.3 (stepped merge), KVFS 3.2
 //! (stitching, defragmentation).
 
+pub(crate) mod compactor;
 pub(crate) mod damaged;
 pub(crate) mod defragment;
 pub(crate) mod execute;
@@ -25,9 +26,11 @@ pub(crate) mod memory;
 pub(crate) mod outputs;
 pub(crate) mod pinned;
 pub(crate) mod policy;
+pub(crate) mod purpose;
 pub(crate) mod reclaim;
 pub(crate) mod redesign;
 pub(crate) mod replaced;
+pub(crate) mod report;
 pub(crate) mod retain;
 pub(crate) mod stitch;
 

@@ -1,4 +1,11 @@
 //! Writes what flushes and merges put out: tables, one after the other, and the segments with their large values.
+//!
+//! 1. The caller adds versions in internal order, and says where one table ends and the next begins.
+//! 2. A value that is large goes to a segment, and the table gets a pointer to it.
+//! 3. At the end the content of all files is durable, their names are not; the caller makes these durable before it
+//!    installs the tables ([`crate::versions`]).
+//!
+//! Invariant: files that nobody installs are removed, also when the run fails halfway.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -10,6 +17,7 @@ use varve_format::table::Zone;
 use varve_types::{FileNo, SeqNo};
 
 use super::stitch::Piece;
+use crate::base::Base;
 use crate::files::FileNumbers;
 use crate::keyspace::Keyspace;
 use crate::memtable::Found;
@@ -31,7 +39,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Has the files removed: they are nobody's.
+    /// Removes the files, which no table of the store names.
     pub(crate) fn discard(&self) {
         self.tables.iter().for_each(|table| table.mark_obsolete());
         self.segments.iter().for_each(|segment| segment.mark_obsolete());
@@ -58,6 +66,14 @@ pub(crate) struct OutputMaker {
     pub(crate) cache: Arc<TableCache>,
     pub(crate) plans: Arc<Plans>,
     pub(crate) file_numbers: Arc<FileNumbers>,
+}
+
+impl OutputMaker {
+    /// Makes files of the store that `base` is of, by `plans`.
+    pub(crate) fn new(base: &Base, plans: Arc<Plans>) -> OutputMaker {
+        let Base { env, dir, reserve, options, metrics, cache, file_numbers, .. } = base.clone();
+        OutputMaker { env, dir, reserve, options, metrics, cache, plans, file_numbers }
+    }
 }
 
 /// Takes versions in internal order. Files of an unfinished run are removed.

@@ -4,7 +4,7 @@
 //! written again in its place, without the rows that nobody sees any more, which takes room for what stays; blocks in
 //! files of others stay where they are if they can. The deletions stand where they stood, until merges drop them.
 //!
-//! 1. [`Inner::reclaim`] goes through the tables. Where those above hold enough rows in a table's range that replace older
+//! 1. [`Compactor::reclaim`] goes through the tables. Where those above hold enough rows in a table's range that replace older
 //!    ones, or the table itself does ([`super::replaced`]), as a merge keeps both while a snapshot sees the older, it reads
 //!    the table beside those above, and counts.
 //!    Of a table that a merge has clipped the beginning is dead too.
@@ -24,17 +24,17 @@ use bytes::Bytes;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, KeyspaceId, SeqNo};
 
+use super::compactor::Compactor;
 use super::damaged::file_of;
 use super::done_if_room;
-use super::execute::Purpose;
 use super::memory::Memory;
 use super::outputs::Outputs;
 use super::pinned::{PAIRS_MAX, Pinned, PinnedBy, StatesThen, pairs_max};
 use super::policy::{cleaning, defragment};
+use super::purpose::Purpose;
 use super::replaced::{Sampled, Shares};
 use super::retain::Retention;
 use super::stitch::{StitchRule, Stitcher};
-use crate::db::Inner;
 use crate::files::StoreFile;
 use crate::iter::merge::Merge;
 use crate::iter::table::TableSource;
@@ -44,7 +44,7 @@ use crate::memtable::Found;
 use crate::place::Place;
 use crate::table::cache::Admission;
 use crate::table::file::Table;
-use crate::{Db, Direction, StoreError, StoreResult};
+use crate::{Direction, StoreError, StoreResult};
 
 /// One part in so many of a table is to be dead for it to be written again: more, as long as there are such tables.
 const DEAD_SHARES: [u64; 3] = [DEAD_SHARE_LEAST, DEAD_SHARE_FAIR, DEAD_SHARE_MAX];
@@ -228,7 +228,7 @@ impl Shaded<'_> {
     /// others one part, `share`.
     fn replacing_in_range(
         &self,
-        inner: &Inner,
+        inner: &Compactor,
         above: &Arc<Table>,
         share: f64,
     ) -> StoreResult<u64> {
@@ -251,7 +251,7 @@ impl Shaded<'_> {
     }
 
     /// The rows of `table` in the range of this one, and some behind it.
-    fn source(&self, inner: &Inner, table: &Arc<Table>) -> StoreResult<TableSource> {
+    fn source(&self, inner: &Compactor, table: &Arc<Table>) -> StoreResult<TableSource> {
         let meta = self.table.meta();
         let range =
             (Bound::Included(&meta.smallest_key[..]), Bound::Included(&meta.largest_key[..]));
@@ -262,7 +262,7 @@ impl Shaded<'_> {
     /// Calls `each` with all rows of the table in their order.
     fn each_row(
         &self,
-        inner: &Inner,
+        inner: &Compactor,
         mut each: impl FnMut(Row<'_>) -> StoreResult<()>,
     ) -> StoreResult<()> {
         let last = &self.table.meta().largest_key[..];
@@ -309,7 +309,7 @@ impl Shaded<'_> {
     }
 
     /// What merges have cut off. Those of the last level do not stay so for long.
-    fn cut_off(&self, inner: &Inner) -> StoreResult<CutOff> {
+    fn cut_off(&self, inner: &Compactor) -> StoreResult<CutOff> {
         let last = self.space.version.sublevels().last();
         if last.is_none_or(|(level, _)| level <= self.place.level) {
             return Ok(CutOff::default());
@@ -322,7 +322,7 @@ impl Shaded<'_> {
     }
 
     /// Counts what became of its rows, of which `cut` are cut off.
-    fn count(&self, inner: &Inner, cut: CutOff) -> StoreResult<Counted> {
+    fn count(&self, inner: &Compactor, cut: CutOff) -> StoreResult<Counted> {
         let mut counted = Counted { pinned: Pinned::new(self.states), ..Counted::default() };
         // What of the present block somebody sees, and whether it can stay where it is.
         let (mut in_block, mut may_stay) = (0, false);
@@ -358,32 +358,14 @@ impl Shaded<'_> {
     }
 }
 
-impl Db {
-    /// Turns everything written so far into tables, as far as there is room, and drops from tables, segments and zones
-    /// what nobody sees any more: one part in 32 of each or more, of those whose rest fits into half of the room. Says how
-    /// many were written again. Readers and writers go on meanwhile.
-    pub fn reclaim(&self) -> StoreResult<u64> {
-        let inner = &self.inner;
-        match inner.flush_all() {
-            Ok(()) | Err(StoreError::NoSpace { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        let mut written = 0;
-        while inner.reclaim_one(DEAD_SHARE_MAX)? {
-            written += 1;
-        }
-        Ok(written)
-    }
-}
-
-impl Inner {
+impl Compactor {
     /// Drops what nobody sees from one table of which one part in `share_max` is dead, waiting for the compaction that
     /// goes on, if any. False if there is none, or no room to do so.
     pub(crate) fn reclaim_one(&self, share_max: u64) -> StoreResult<bool> {
         if !self.may_reclaim(share_max)? {
             return Ok(false);
         }
-        let mut memory = self.compaction_job.lock();
+        let mut memory = self.job.lock();
         self.health.check_changeable()?;
         self.reclaim(&mut memory, share_max)
     }
@@ -395,7 +377,7 @@ impl Inner {
         Ok(!self.searched.lock().covers(share_max, &states, room, changes))
     }
 
-    /// [`Inner::reclaim_one`] for who holds the lock of compaction jobs.
+    /// [`Compactor::reclaim_one`] for who holds the lock of compaction jobs.
     pub(crate) fn reclaim(
         &self,
         memory: &mut BTreeMap<KeyspaceId, Memory>,

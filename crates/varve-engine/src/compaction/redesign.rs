@@ -4,13 +4,13 @@
 //! 2. Then one table after the other that is of another design is merged alone and in its place: one with another index or
 //!    filter, with blocks in other files although nothing is stitched, with values apart that belong into rows, or the
 //!    other way round. All of it is copied.
-//! 3. [`Db::redesign`] does one step of this; who wants all calls it until nothing is left. Readers and writers go on.
+//! 3. [`crate::Db::redesign`] does one step of this; who wants all calls it until nothing is left. Readers and writers go on.
 //!
 //! What a table is made of stands in the table, so nothing is noted on disk: whoever was interrupted finds what is
 //! left by looking, and a crash leaves the old table or the new.
 //!
 //! Room: a step copies one table and the values that go from segments into its rows or the other way, and gives back what the
-//! table had to itself. So that this is bounded, a table whose rows point at more than [`Inner::step_bytes_max`] is split
+//! table had to itself. So that this is bounded, a table whose rows point at more than [`Compactor::step_bytes_max`] is split
 //! first, which copies pointers. Segments and zones that several tables point into go when the last of them is done;
 //! what becomes unused in them meanwhile is bounded as always, by cleaning and defragmentation, which are due work of
 //! step 1.
@@ -22,28 +22,20 @@ use serde::{Deserialize, Serialize};
 use varve_types::FileNo;
 
 use super::CLOSE_CHECK_VERSIONS;
-use super::execute::Purpose;
+use super::compactor::Compactor;
+use super::memory::TableDesign;
 use super::policy::{Job, States};
-use crate::db::Inner;
+use super::purpose::Purpose;
 use crate::iter::table::TableSource;
 use crate::iter::{ALL_KEYS, Source};
 use crate::keyspace::Keyspace;
 use crate::memtable::Found;
 use crate::table::cache::Admission;
 use crate::table::file::Table;
-use crate::{Db, Direction, StoreResult, ValuePolicy};
+use crate::{Direction, StoreResult, ValuePolicy};
 
 /// A step copies a table, and of values at most this many tables' worth and what one key more brings.
 const STEP_TABLES: u64 = 4;
-
-/// What is known of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// It is of the store's design.
-    Fine,
-    /// Its rows point at few enough bytes to bring them into rows at once.
-    Small,
-}
 
 /// How far a change of design is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,20 +54,17 @@ pub struct Redesign {
     pub written_bytes: u64,
 }
 
-impl Db {
+impl Compactor {
     /// Takes the next step to make all tables what the design says that the store was opened with.
-    pub fn redesign(&self) -> StoreResult<Redesign> {
-        let inner = &self.inner;
-        inner.health.check_open()?;
-        let did = inner.compact_one(false)? || inner.redesign_one()?;
-        Ok(inner.redesign_left(!did))
+    pub(crate) fn redesign(&self) -> StoreResult<Redesign> {
+        self.health.check_open()?;
+        let did = self.compact_one(false)? || self.redesign_one()?;
+        Ok(self.redesign_left(!did))
     }
-}
 
-impl Inner {
     /// Rewrites one table that is of another design; false if there is none.
     fn redesign_one(&self) -> StoreResult<bool> {
-        let mut memory = self.compaction_job.lock();
+        let mut memory = self.job.lock();
         self.health.check_changeable()?;
         let read_state = self.read_states.get();
         let mut known = self.redesigned.lock();
@@ -86,20 +75,20 @@ impl Inner {
             for (place, table) in space.version.tables() {
                 let file = table.file_no();
                 let is_small = match known.get(&file) {
-                    Some(Known::Fine) => continue,
-                    Some(Known::Small) => true,
+                    Some(TableDesign::Fine) => continue,
+                    Some(TableDesign::Small) => true,
                     None => false,
                 };
                 if self.is_of_design(space, place.level, table)? {
-                    known.insert(file, Known::Fine);
+                    known.insert(file, TableDesign::Fine);
                     continue;
                 }
                 let pointed: u64 = table.meta().segments.iter().map(|share| share.bytes).sum();
                 let in_row = self.options.values == ValuePolicy::InRow;
                 let (purpose, becomes) =
                     match in_row && !is_small && pointed > self.step_bytes_max() {
-                        true => (Purpose::Split(self.step_bytes_max()), Known::Small),
-                        false => (Purpose::Redesign, Known::Fine),
+                        true => (Purpose::Split(self.step_bytes_max()), TableDesign::Small),
+                        false => (Purpose::Redesign, TableDesign::Fine),
                     };
                 let first = self.file_numbers.next();
                 let job = Job::in_place(place, file, &States::default());
@@ -137,7 +126,7 @@ impl Inner {
         };
         for (_, table) in read_state.spaces().flat_map(|space| space.version.tables()) {
             left.tables += 1;
-            if known.get(&table.file_no()) != Some(&Known::Fine) {
+            if known.get(&table.file_no()) != Some(&TableDesign::Fine) {
                 left.tables_left += 1;
                 left.bytes_left += table.meta().total_bytes();
             }

@@ -21,10 +21,10 @@ use varve_format::block::BlockCursor;
 use varve_format::filter::filter_hash;
 use varve_types::FileNo;
 
+use super::compactor::Compactor;
 use super::damaged::says_unreadable;
 use super::policy::{self, Run, Shape};
 use crate::StoreResult;
-use crate::db::Inner;
 use crate::place::Place;
 use crate::table::cache::{Admission, TableIndex};
 use crate::table::file::Table;
@@ -82,7 +82,7 @@ fn sampled_blocks(blocks: usize) -> impl Iterator<Item = usize> {
 /// What was sampled of the tables of a key space, as far as anybody looked.
 pub(crate) type Shares = HashMap<FileNo, Sampled>;
 
-impl Inner {
+impl Compactor {
     /// Puts into `runs`, those of `version`, how much of them replaces older rows, if that matters for what is merged
     /// next. `known` are the shares of tables that were looked at before.
     pub(crate) fn note_replaced(
@@ -121,7 +121,7 @@ impl Inner {
         Ok(())
     }
 
-    /// [`Inner::sample`] of a table of `version`, taken once.
+    /// [`Compactor::sample`] of a table of `version`, taken once.
     pub(super) fn sampled(
         &self,
         version: &Version,

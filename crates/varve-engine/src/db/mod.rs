@@ -1,67 +1,50 @@
-//! The store itself.
+//! The store as its owner has it: opened, closed, and served by background threads.
 //!
-//! The way of a write: [`write`] checks it, holds it back if compaction is behind, logs it, applies it
-//! to the memtable. The way of a read: [`read`] takes the present read state and searches memtables, then
-//! tables. [`sync`] makes the log durable, [`flush`] turns full memtables into tables,
-//! [`install`] puts new tables in force, [`ingest`] takes in whole ones, [`background`] runs flush, compaction and periodic sync.
+//! The way of a write: [`crate::commit`]. The way of a read: [`crate::reads`]. What is on disk and what readers see
+//! changes in [`crate::versions`]; [`crate::compaction`] merges tables; [`crate::branch`] has writable trees and named
+//! snapshots. [`assemble`] shows which part knows which; `Inner` only ties them together.
 //!
 //! Locks, in the order in which they may be taken together:
 //!
-//! 1. flush and compaction jobs (held through a whole job; nothing but jobs waits for them)
-//! 2. sync (held through an fsync; nothing but syncs waits for it)
-//! 3. writer (held for one append to the log; creating the next log at rotation)
-//! 4. manifest (held while an edit is made durable)
-//! 5. locks of transactions (held for moments; whoever waits for one holds nothing else)
-//! 6. snapshots, memtable, read state (held for moments, never during I/O)
+//! 1. gates of branches, names of snapshots, numbers of branches' key spaces
+//! 2. flush and compaction jobs (held through a whole job; nothing but jobs waits for them)
+//! 3. sync (held through an fsync; nothing but syncs waits for it)
+//! 4. writer (held for one append to the log; creating the next log at rotation)
+//! 5. manifest (held while an edit is made durable)
+//! 6. the table of transactions' locks (held for moments; a wait for a lock of a transaction holds nothing else)
+//! 7. snapshots, memtable, read state (held for moments, never during I/O)
 
+mod assemble;
 pub(crate) mod background;
-pub(crate) mod flush;
-pub mod ingest;
-mod keyspace;
-mod named;
+mod branches;
+mod locks;
 pub(crate) mod open;
-mod report;
 mod store;
-mod sync;
-pub(crate) mod verify;
-mod write;
+mod upkeep;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use varve_env::{Env, FileLock, JoinHandle};
-use varve_types::{FileNo, KeyspaceId, SeqNo};
 
-use crate::branch::numbers::SpaceNumbers;
-use crate::compaction::memory::Memory;
-use crate::compaction::outputs::OutputMaker;
-use crate::compaction::reclaim::Searched;
-use crate::compaction::redesign::Known;
+use crate::branch::handle::Branches;
+use crate::commit::flush::Flusher;
+use crate::commit::log::Log;
+use crate::commit::work::Work;
+use crate::commit::write::Commits;
+use crate::compaction::compactor::Compactor;
 use crate::external::ExternalSyncs;
-use crate::files::FileNumbers;
 use crate::health::Health;
-use crate::memtable::Memtable;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
-use crate::pace::Pace;
-use crate::plans::Plans;
-use crate::read_state::ReadStates;
 use crate::reads::Reads;
 use crate::reserve::Reserve;
-use crate::snapshot::Snapshots;
 use crate::space::SpaceGuard;
 use crate::sublevel_map::saved::Maps;
-use crate::table::cache::TableCache;
-use crate::txn::Locks;
+use crate::txn::manager::Locks;
 use crate::versions::VersionSet;
-use crate::wal::LogWriter;
-use background::Work;
-pub use named::SnapshotInfo;
-use sync::SyncState;
-pub use verify::{VerifyProgress, VerifyReport};
 
 /// A store in a directory. See [`crate::Store`] for what it does.
 ///
@@ -69,58 +52,30 @@ pub use verify::{VerifyProgress, VerifyReport};
 pub struct Db {
     pub(crate) inner: Arc<Inner>,
     threads: Mutex<Vec<Box<dyn JoinHandle>>>,
-    /// Keeps other processes out; let go by `close`.
+    /// Keeps other processes out; `close` gives it back.
     lock: Mutex<Option<Box<dyn FileLock>>>,
 }
 
-/// Where the next batch goes.
-#[derive(Debug)]
-pub(crate) struct Writer {
-    pub(crate) log: LogWriter,
-    pub(crate) next_seq: SeqNo,
-    /// The active memtable, as in the present read state.
-    pub(crate) active: Arc<Memtable>,
-}
-
-/// What the store's threads share.
+/// The parts of a store, which its owner and its threads share.
 pub(crate) struct Inner {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) dir: PathBuf,
     pub(crate) options: Arc<DbOptions>,
     pub(crate) health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) cache: Arc<TableCache>,
-    pub(crate) snapshots: Arc<Snapshots>,
-    pub(crate) read_states: Arc<ReadStates>,
-    pub(crate) file_numbers: Arc<FileNumbers>,
-    pub(crate) external: Arc<ExternalSyncs>,
-    pub(crate) reads: Reads,
-    pub(crate) plans: Arc<Plans>,
-    pub(crate) maps: Arc<Maps>,
-    pub(crate) maker: Arc<OutputMaker>,
-    pub(crate) versions: Arc<VersionSet>,
-    pub(crate) writer: Mutex<Writer>,
-    /// Tells writers that wait for room that a flush ended.
-    pub(crate) flushed: Condvar,
-    pub(crate) sync_state: Mutex<SyncState>,
-    pub(crate) flush_job: Mutex<()>,
-    /// Held to give a name to a state or to take it away.
-    pub(crate) naming: Mutex<()>,
-    pub(crate) locks: Locks,
-    /// What compactions remember of each key space.
-    pub(crate) compaction_job: Mutex<BTreeMap<KeyspaceId, Memory>>,
-    /// The last search in vain for rows that nobody sees; taken under all other locks.
-    pub(crate) searched: Mutex<Searched>,
-    /// Segments that compactions cannot empty; taken under all other locks.
-    pub(crate) left_alone: Mutex<HashSet<FileNo>>,
-    /// What a redesign knows of the tables; taken under the lock of compactions.
-    pub(crate) redesigned: Mutex<HashMap<FileNo, Known>>,
-    pub(crate) work: Work,
-    pub(crate) space: Arc<SpaceGuard>,
     pub(crate) reserve: Arc<Reserve>,
-    pub(crate) pace: Pace,
-    /// The numbers of the next key spaces of branches; taken under gates of branches, before all other locks.
-    pub(crate) space_numbers: Mutex<SpaceNumbers>,
+    pub(crate) space: Arc<SpaceGuard>,
+    pub(crate) work: Arc<Work>,
+    pub(crate) external: Arc<ExternalSyncs>,
+    pub(crate) locks: Arc<Locks>,
+    pub(crate) maps: Arc<Maps>,
+    pub(crate) versions: Arc<VersionSet>,
+    pub(crate) reads: Arc<Reads>,
+    pub(crate) compactor: Arc<Compactor>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) flusher: Arc<Flusher>,
+    pub(crate) commits: Arc<Commits>,
+    pub(crate) branches: Arc<Branches>,
 }
 
 impl fmt::Debug for Inner {

@@ -4,7 +4,8 @@
 //! 2. Recover the memtables from the logs ([`crate::wal::recovery`]).
 //! 3. Begin a new log, make it durable, and begin a new manifest that holds the state as it is now.
 //! 4. Remove files that nothing refers to: what a crash interrupted.
-//! 5. Take up the maps of the sub-levels ([`crate::sublevel_map`]) where an earlier close left them.
+//! 5. Take up the maps of the sub-levels ([`crate::sublevel_map`]) where an earlier close left them, and make the parts of
+//!    the store ([`super::assemble`]).
 //! 6. If much was recovered, flush it, so that logs do not pile up over restarts.
 //!
 //! Nothing here costs more for a store with more rows: tables are listed, not read, and maps have a part of the cache.
@@ -12,20 +13,18 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use varve_env::{Env, FileLock, OpenMode};
 use varve_format::edit::TableMeta;
 use varve_format::log::LogId;
 use varve_types::{BranchId, FileNo, KeyspaceId, SeqNo};
 
-use super::sync::SyncState;
-use super::{Db, Inner, Writer};
-use crate::branch::numbers::SpaceNumbers;
+use super::assemble::assembled;
+use super::{Db, Inner};
+use crate::base::Base;
 use crate::branch::record::BranchRecord;
-use crate::compaction::outputs::OutputMaker;
-use crate::external::ExternalSyncs;
+use crate::commit::log::Writer;
 use crate::files::FileNumbers;
 use crate::files::{LOCK, StoreFile, io_error, next_number};
 use crate::health::Health;
@@ -34,22 +33,15 @@ use crate::manifest::{Manifest, ManifestState, load};
 use crate::memtable::Memtable;
 use crate::metrics::Metrics;
 use crate::options::DbOptions;
-use crate::pace::Pace;
 use crate::place::Place;
-use crate::plans::Plans;
 use crate::read_state::{ReadState, ReadStates};
-use crate::reads::Reads;
 use crate::reserve::Reserve;
 use crate::segment::Segments;
 use crate::snapshot::Snapshots;
-use crate::space::SpaceGuard;
-use crate::sublevel_map::findings::Findings;
-use crate::sublevel_map::saved::{Maps, SavedMaps, restore};
+use crate::sublevel_map::saved::restore;
 use crate::table::cache::TableCache;
 use crate::table::file::TableFiles;
-use crate::txn::Locks;
 use crate::version::Version;
-use crate::versions::VersionSet;
 use crate::versions::edits::state_edit;
 use crate::wal::LogWriter;
 use crate::wal::recovery::{Recovered, RecoveryInput, recover};
@@ -80,11 +72,11 @@ impl Db {
         inner.flush_recovered()?;
         inner.reserve.is_open();
         inner.reserve.refill();
-        inner.update_pace();
+        inner.compactor.update_pace();
         let threads = inner
             .start_threads()
             .map_err(|error| io_error("start threads for", &inner.dir, error))?;
-        inner.work_is_due();
+        inner.commits.work_is_due();
         Ok(Db { inner, threads: Mutex::new(threads), lock: Mutex::new(Some(lock)) })
     }
 
@@ -98,17 +90,11 @@ impl Db {
             let _ = thread.join();
         }
         self.inner.maps.save();
-        let synced = self.inner.sync().and_then(|()| self.inner.name_last_log());
-        let outcome = synced.and_then(|()| {
-            match self.inner.writer.lock().log.append_close() {
-                // The record is a courtesy to whoever inspects the log.
-                Err(StoreError::NoSpace { .. }) => Ok(()),
-                other => other,
-            }
-        });
+        let synced = self.inner.log.sync().and_then(|()| self.inner.log.name_last_log());
+        let outcome = synced.and_then(|()| self.inner.log.close());
         // Others may still be at work that they began before: none may be left, and nothing come of what is not done.
-        drop(self.inner.flush_job.lock());
-        drop(self.inner.compaction_job.lock());
+        self.inner.flusher.wait_until_idle();
+        self.inner.compactor.wait_until_idle();
         self.inner.versions.give_up();
         *self.lock.lock() = None;
         outcome
@@ -119,7 +105,7 @@ impl Inner {
     /// Flushes recovered memtables beyond the one that stays active. Want of room, or rows that wait for
     /// the external sync, leave them to the background.
     fn flush_recovered(&self) -> StoreResult<()> {
-        match self.flush_pending() {
+        match self.flusher.flush_pending() {
             Err(StoreError::NoSpace { .. }) => Ok(()),
             other => other,
         }
@@ -250,110 +236,6 @@ fn build(
         reserve,
     };
     Ok(assembled(base, writer, manifest, saved_maps))
-}
-
-/// What the parts of a store share.
-struct Base {
-    env: Arc<dyn Env>,
-    dir: PathBuf,
-    options: Arc<DbOptions>,
-    health: Arc<Health>,
-    metrics: Arc<Metrics>,
-    cache: Arc<TableCache>,
-    snapshots: Arc<Snapshots>,
-    read_states: Arc<ReadStates>,
-    file_numbers: Arc<FileNumbers>,
-    reserve: Arc<Reserve>,
-}
-
-/// Makes the parts, from those that know nothing of others upward.
-fn assembled(base: Base, writer: Writer, manifest: Manifest, saved_maps: SavedMaps) -> Inner {
-    let Base { env, dir, options, health, metrics, cache, .. } = &base;
-    let Base { snapshots, read_states, file_numbers, reserve, .. } = &base;
-    let findings = Arc::new(Findings::new(options.findings_bytes()));
-    let space = Arc::new(SpaceGuard::new(Arc::clone(reserve), options.space_reserve_bytes));
-    let external = Arc::new(ExternalSyncs::new(Arc::clone(health), dir.clone()));
-    let plans = Arc::new(Plans::new(Arc::clone(options), Arc::clone(metrics)));
-    let reads = Reads {
-        options: Arc::clone(options),
-        health: Arc::clone(health),
-        metrics: Arc::clone(metrics),
-        cache: Arc::clone(cache),
-        findings: Arc::clone(&findings),
-        snapshots: Arc::clone(snapshots),
-        read_states: Arc::clone(read_states),
-    };
-    let maps = Arc::new(Maps {
-        env: Arc::clone(env),
-        dir: dir.clone(),
-        health: Arc::clone(health),
-        metrics: Arc::clone(metrics),
-        cache: Arc::clone(cache),
-        space: Arc::clone(&space),
-        read_states: Arc::clone(read_states),
-        file_numbers: Arc::clone(file_numbers),
-        findings,
-        next_id: AtomicU64::new(read_states.get().keyspaces.len() as u64),
-        changes: AtomicU64::new(0),
-        saved: Mutex::new(saved_maps),
-    });
-    let maker = Arc::new(OutputMaker {
-        env: Arc::clone(env),
-        dir: dir.clone(),
-        reserve: Arc::clone(reserve),
-        options: Arc::clone(options),
-        metrics: Arc::clone(metrics),
-        cache: Arc::clone(cache),
-        plans: Arc::clone(&plans),
-        file_numbers: Arc::clone(file_numbers),
-    });
-    let versions = Arc::new(VersionSet {
-        env: Arc::clone(env),
-        dir: dir.clone(),
-        options: Arc::clone(options),
-        health: Arc::clone(health),
-        cache: Arc::clone(cache),
-        snapshots: Arc::clone(snapshots),
-        read_states: Arc::clone(read_states),
-        file_numbers: Arc::clone(file_numbers),
-        plans: Arc::clone(&plans),
-        maps: Arc::clone(&maps),
-        manifest: Mutex::new(manifest),
-        installs: AtomicU64::new(0),
-    });
-    let space_numbers = Mutex::new(SpaceNumbers::new(&read_states.get()));
-    Inner {
-        env: Arc::clone(env),
-        dir: dir.clone(),
-        options: Arc::clone(options),
-        health: Arc::clone(health),
-        metrics: Arc::clone(metrics),
-        cache: Arc::clone(cache),
-        snapshots: Arc::clone(snapshots),
-        read_states: Arc::clone(read_states),
-        file_numbers: Arc::clone(file_numbers),
-        external,
-        reads,
-        plans,
-        maps,
-        maker,
-        versions,
-        writer: Mutex::new(writer),
-        flushed: Condvar::new(),
-        sync_state: Mutex::new(SyncState::default()),
-        flush_job: Mutex::new(()),
-        naming: Mutex::new(()),
-        locks: Locks::default(),
-        compaction_job: Mutex::default(),
-        searched: Mutex::default(),
-        left_alone: Mutex::default(),
-        redesigned: Mutex::default(),
-        work: Default::default(),
-        space,
-        reserve: Arc::clone(reserve),
-        pace: Pace::default(),
-        space_numbers,
-    }
 }
 
 /// What the logs of the store hold, if there is one.
@@ -557,7 +439,7 @@ fn remove_all(env: &dyn Env, dir: &Path, files: &[StoreFile]) -> StoreResult<()>
 
 /// Removes tables, segments and logs that are not needed, and earlier manifests. `log` forgets what goes of those before it.
 ///
-/// REQUIRES: the manifest that says so is in force, and the log that follows the recovered ones durable.
+/// REQUIRES: CURRENT names the manifest that says so, and the log that follows the recovered ones is durable.
 fn remove_unreferenced(
     env: &dyn Env,
     dir: &Path,

@@ -1,9 +1,6 @@
-//! [`Store`] for [`Db`], and what a `Db` can do beyond it.
-
-use std::sync::Arc;
+//! [`Store`] for [`Db`].
 
 use bytes::Bytes;
-use varve_env::Env;
 use varve_types::{KeyspaceId, SeqNo};
 
 use super::Db;
@@ -15,15 +12,15 @@ use crate::{
 
 impl Store for Db {
     fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
-        self.inner.keyspace(name, options)
+        self.inner.commits.keyspace(name, options)
     }
 
     fn keyspace_names(&self) -> StoreResult<Vec<String>> {
-        Ok(self.inner.keyspace_names())
+        Ok(self.inner.reads.keyspace_names())
     }
 
     fn clear_keyspace(&self, keyspace: KeyspaceId) -> StoreResult<()> {
-        self.inner.clear_keyspace(keyspace)
+        self.inner.commits.clear_keyspace(keyspace)
     }
 
     fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> StoreResult<Option<Bytes>> {
@@ -40,7 +37,7 @@ impl Store for Db {
     }
 
     fn write(&self, batch: Batch) -> StoreResult<()> {
-        self.inner.write(batch)
+        self.inner.commits.write(batch)
     }
 
     /// All or nothing.
@@ -50,7 +47,7 @@ impl Store for Db {
         rows: SortedRows<'_>,
         external: bool,
     ) -> StoreResult<()> {
-        self.inner.insert_sorted(keyspace, rows, external)
+        self.inner.commits.insert_sorted(keyspace, rows, external)
     }
 
     fn meets_locks(&self) -> bool {
@@ -59,7 +56,7 @@ impl Store for Db {
 
     fn sync(&self) -> StoreResult<()> {
         self.inner.health.check_open()?;
-        self.inner.sync()
+        self.inner.log.sync()
     }
 
     fn scan(
@@ -92,13 +89,13 @@ impl Store for Db {
 
     fn snapshot(&self) -> StoreResult<Box<dyn StoreSnapshot + '_>> {
         self.inner.health.check_open()?;
-        let (pin, ()) = self.inner.snapshots.pin(|| ());
+        let (pin, ()) = self.inner.reads.snapshots.pin(|| ());
         Ok(Box::new(DbSnapshot { reads: &self.inner.reads, tree: None, pin }))
     }
 
     fn set_external_sync(&self, hook: Box<dyn Fn() -> std::io::Result<()> + Send + Sync>) {
         self.inner.external.set(hook);
-        self.inner.work_is_due();
+        self.inner.commits.work_is_due();
     }
 
     fn is_room_scarce(&self) -> bool {
@@ -107,37 +104,18 @@ impl Store for Db {
 
     fn get_room(&self) -> StoreResult<bool> {
         self.inner.health.check_open()?;
-        self.inner.get_room()
+        self.inner.commits.get_room()
     }
 
     fn metrics_json(&self) -> String {
-        self.inner.metrics_json()
+        self.inner.compactor.metrics_json()
     }
 
     fn empty_logs(&self) -> StoreResult<()> {
-        self.inner.empty_logs()
+        self.inner.flusher.empty_logs()
     }
 
     fn close(&self) -> StoreResult<()> {
         self.shut_down()
-    }
-}
-
-impl Db {
-    /// The machine for what frees room outside of the store: its operations take some that the store holds where there is no other.
-    pub fn freeing_env(&self) -> Arc<dyn Env> {
-        Arc::clone(&self.inner.env)
-    }
-
-    /// Turns everything written so far into tables.
-    pub fn flush(&self) -> StoreResult<()> {
-        self.inner.flush_all()
-    }
-
-    /// Compacts until every level is within its target.
-    pub fn compact(&self) -> StoreResult<()> {
-        self.inner.health.check_open()?;
-        while self.inner.compact_one(false)? {}
-        Ok(())
     }
 }

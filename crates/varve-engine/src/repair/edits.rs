@@ -22,7 +22,7 @@ use varve_types::{BranchId, FileNo, KeyspaceId};
 
 use super::logs::{Part, parts};
 use super::tables::listed;
-use super::{Known, Repair};
+use super::{KnownState, Repair};
 use crate::branch::record::BranchSpace;
 use crate::files::StoreFile;
 use crate::manifest::{
@@ -53,7 +53,7 @@ struct Edits {
 
 impl Repair<'_> {
     /// What the manifest says; notes in the report if it is not whole, or CURRENT does not name it.
-    pub(super) fn known(&mut self) -> StoreResult<Known> {
+    pub(super) fn known(&mut self) -> StoreResult<KnownState> {
         let named = match read_current(&**self.env, self.dir) {
             Ok(Some(no)) => match self.whole(no)? {
                 Ok(state) => return Ok(whole(state)),
@@ -243,7 +243,7 @@ impl Repair<'_> {
     }
 
     /// What is known with `edits`, and the names of key spaces that the caller has.
-    fn complete(&mut self, edits: Edits) -> StoreResult<Known> {
+    fn complete(&mut self, edits: Edits) -> StoreResult<KnownState> {
         let Edits { mut state, gone, is_broken, count, .. } = edits;
         let keyspaces = state.keyspaces.len();
         let is_whole = count > 0
@@ -251,7 +251,7 @@ impl Repair<'_> {
             && self.contradiction(&state).is_none()
             && !self.has_lost_its_end(&state)?;
         if is_whole {
-            return Ok(Known { state, is_whole, gone, keyspaces });
+            return Ok(KnownState { state, is_whole, gone, keyspaces });
         }
         for (id, (name, options)) in self.options.keyspaces.iter().enumerate() {
             match state.keyspaces.get_mut(id) {
@@ -272,13 +272,13 @@ impl Repair<'_> {
             }
         }
         self.report.branches_dropped = drop_orphans(&mut state);
-        Ok(Known { state, is_whole, gone, keyspaces })
+        Ok(KnownState { state, is_whole, gone, keyspaces })
     }
 }
 
-fn whole(state: ManifestState) -> Known {
+fn whole(state: ManifestState) -> KnownState {
     let keyspaces = state.keyspaces.len();
-    Known { state, is_whole: true, gone: BTreeSet::new(), keyspaces }
+    KnownState { state, is_whole: true, gone: BTreeSet::new(), keyspaces }
 }
 
 /// The parts of a manifest and of its copy as those of one file, and where the last record or the damage behind it ends.

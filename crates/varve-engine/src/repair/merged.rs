@@ -14,7 +14,7 @@ use varve_format::segment::{SEGMENT_HEADER_BYTES, segment_salt};
 use varve_types::{FileNo, KeyspaceId, SublevelId};
 
 use super::tables::{listed, space_of};
-use super::{Known, Placed, Repair, Tables};
+use super::{KnownState, Placed, Repair, Tables};
 use crate::compaction::retain::Retention;
 use crate::files::StoreFile;
 use crate::iter::Source;
@@ -35,7 +35,7 @@ impl Repair<'_> {
     /// Merges the tables of each key space of `state` with `replayed`, the rows of the logs.
     pub(super) fn merged(
         &mut self,
-        known: &Known,
+        known: &KnownState,
         state: &ManifestState,
         replayed: Tables,
     ) -> StoreResult<Tables> {
@@ -76,7 +76,11 @@ impl Repair<'_> {
     }
 
     /// The tables that are there and that the manifest, as far as it is known, neither names nor has removed.
-    fn unlisted(&mut self, named: &HashSet<FileNo>, known: &Known) -> StoreResult<Vec<Arc<Table>>> {
+    fn unlisted(
+        &mut self,
+        named: &HashSet<FileNo>,
+        known: &KnownState,
+    ) -> StoreResult<Vec<Arc<Table>>> {
         let there: HashSet<FileNo> = self.tables_there().collect();
         let mut described = Vec::new();
         let mut unknown: Vec<FileNo> = there.difference(named).copied().collect();

@@ -212,7 +212,7 @@ type Placed = Vec<(Place, Arc<Table>)>;
 type Tables = BTreeMap<KeyspaceId, Placed>;
 
 /// What is known of a store before its tables and logs are read.
-struct Known {
+struct KnownState {
     /// Its key spaces, snapshots and branches; which tables there are, if it is whole.
     state: ManifestState,
     /// Nothing of it is missing.
@@ -280,7 +280,7 @@ impl Repair<'_> {
     }
 
     /// Repairs a store whose manifest is whole.
-    fn by_manifest(&mut self, known: Known) -> StoreResult<()> {
+    fn by_manifest(&mut self, known: KnownState) -> StoreResult<()> {
         let mut state = known.state;
         self.segments = Segments::new(self.env, self.dir, state.segments.values().copied());
         let mut tables = self.check_tables(&state)?;
@@ -300,7 +300,7 @@ impl Repair<'_> {
     }
 
     /// Repairs a store of whose manifest edits are missing, or all of it.
-    fn by_tables(&mut self, known: Known) -> StoreResult<()> {
+    fn by_tables(&mut self, known: KnownState) -> StoreResult<()> {
         self.report.is_merged = true;
         let mut state = known.state.clone();
         self.segments = self.found_segments(&state)?;

@@ -10,10 +10,9 @@ use varve_format::table::TableOptions;
 use varve_types::KeyspaceId;
 
 use super::{LostRows, Repair, Tables};
-use crate::db::VerifyReport;
-use crate::db::verify::verify_table;
 use crate::manifest::{ManifestKeyspace, ManifestState};
 use crate::table::file::Table;
+use crate::verify::{VerifyReport, verify_table};
 use crate::version::Version;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 

@@ -28,6 +28,7 @@ use super::findings::Findings;
 use super::map::{NUMBER_MAX, SublevelMap, WIDTHS};
 use super::number::{MapId, MapNumber};
 use crate::StoreResult;
+use crate::base::Base;
 use crate::files::FileNumbers;
 use crate::files::{StoreFile, format_error, io_error};
 use crate::health::Health;
@@ -53,24 +54,50 @@ pub(crate) struct SavedMaps {
 
 /// The maps of a store: their names, what changes them, and the file that they are saved to.
 pub(crate) struct Maps {
-    pub(crate) env: Arc<dyn Env>,
-    pub(crate) dir: PathBuf,
-    pub(crate) health: Arc<Health>,
+    env: Arc<dyn Env>,
+    dir: PathBuf,
+    health: Arc<Health>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) cache: Arc<TableCache>,
-    pub(crate) space: Arc<SpaceGuard>,
-    pub(crate) read_states: Arc<ReadStates>,
-    pub(crate) file_numbers: Arc<FileNumbers>,
+    cache: Arc<TableCache>,
+    space: Arc<SpaceGuard>,
+    read_states: Arc<ReadStates>,
+    file_numbers: Arc<FileNumbers>,
     /// What lookups found.
     pub(crate) findings: Arc<Findings>,
     /// At first the number of key spaces, whose maps were taken up by their places.
-    pub(crate) next_id: AtomicU64,
+    next_id: AtomicU64,
     /// How often a map changed.
-    pub(crate) changes: AtomicU64,
-    pub(crate) saved: Mutex<SavedMaps>,
+    changes: AtomicU64,
+    saved: Mutex<SavedMaps>,
 }
 
 impl Maps {
+    /// The maps of the present read state of `base`, of which the file `saved` has some.
+    pub(crate) fn new(
+        base: &Base,
+        space: Arc<SpaceGuard>,
+        findings: Arc<Findings>,
+        saved: SavedMaps,
+    ) -> Maps {
+        let Base { env, dir, health, metrics, cache, read_states, file_numbers, .. } = base.clone();
+        let next_id = AtomicU64::new(read_states.get().keyspaces.len() as u64);
+        let (changes, saved) = (AtomicU64::new(0), Mutex::new(saved));
+        Maps {
+            env,
+            dir,
+            health,
+            metrics,
+            cache,
+            space,
+            read_states,
+            file_numbers,
+            findings,
+            next_id,
+            changes,
+            saved,
+        }
+    }
+
     /// The name of a new map.
     pub(crate) fn new_id(&self) -> MapId {
         MapId(self.next_id.fetch_add(1, Ordering::Relaxed))

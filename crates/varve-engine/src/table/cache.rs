@@ -130,7 +130,7 @@ impl TableIndex {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct CacheKey {
     file: FileNo,
     offset: u64,
 }
@@ -145,8 +145,8 @@ enum Cached {
 #[derive(Clone, Debug)]
 struct ByBytes;
 
-impl Weighter<Place, Cached> for ByBytes {
-    fn weight(&self, _: &Place, cached: &Cached) -> u64 {
+impl Weighter<CacheKey, Cached> for ByBytes {
+    fn weight(&self, _: &CacheKey, cached: &Cached) -> u64 {
         let bytes = match cached {
             Cached::Block(block) => block.memory_bytes(),
             Cached::Value(value) => value.len(),
@@ -156,7 +156,8 @@ impl Weighter<Place, Cached> for ByBytes {
     }
 }
 
-type Entries = Cache<Place, Cached, ByBytes, DefaultHashBuilder, DefaultLifecycle<Place, Cached>>;
+type Entries =
+    Cache<CacheKey, Cached, ByBytes, DefaultHashBuilder, DefaultLifecycle<CacheKey, Cached>>;
 
 /// Bytes of the cache's capacity that something else uses until this is dropped.
 pub(crate) struct Reservation {
@@ -432,7 +433,7 @@ impl TableCache {
             FilteredBy::Table => INDEX_OFFSET,
             FilteredBy::Map => BARE_INDEX_OFFSET,
         };
-        let place = Place { file: table.file_no(), offset };
+        let place = CacheKey { file: table.file_no(), offset };
         // Threads that miss the same index wait for the one that loads it.
         let load = || match table.index_slot().get() {
             // It was pinned since the caller looked.
@@ -457,7 +458,7 @@ impl TableCache {
 
     /// The block if it is in memory.
     fn cached_block(&self, at: BlockPlace<'_>) -> Option<Block> {
-        let place = Place { file: at.file.no(), offset: at.handle.offset };
+        let place = CacheKey { file: at.file.no(), offset: at.handle.offset };
         let Some(Cached::Block(block)) = self.entries.get(&place) else { return None };
         self.metrics.cache_hits.add(1);
         Some(block)
@@ -468,7 +469,7 @@ impl TableCache {
         let block = self.load_block(at)?;
         if admission == Admission::Keep {
             self.metrics.cache_misses.add(1);
-            let place = Place { file: at.file.no(), offset: at.handle.offset };
+            let place = CacheKey { file: at.file.no(), offset: at.handle.offset };
             self.entries.insert(place, Cached::Block(block.clone()));
         }
         Ok(block)
@@ -481,7 +482,7 @@ impl TableCache {
 
     /// Whether what stands at `offset` of `file` is in memory.
     fn holds_at(&self, file: FileNo, offset: u64) -> bool {
-        self.entries.contains_key(&Place { file, offset })
+        self.entries.contains_key(&CacheKey { file, offset })
     }
 
     /// The value that is found, if one is.
@@ -500,7 +501,7 @@ impl TableCache {
     /// A value that stands in a segment.
     pub(crate) fn value(&self, separated: &Separated, admission: Admission) -> StoreResult<Bytes> {
         let Separated { segment, handle } = separated;
-        let place = Place { file: segment.file_no(), offset: handle.offset };
+        let place = CacheKey { file: segment.file_no(), offset: handle.offset };
         if let Some(Cached::Value(value)) = self.entries.get(&place) {
             self.metrics.value_hits.add(1);
             return Ok(value);
@@ -517,8 +518,8 @@ impl TableCache {
     /// REQUIRES: it is marked as obsolete already, so that nobody keeps it open anew.
     pub(crate) fn forget(&self, file: FileNo) {
         self.files.remove(&file);
-        self.entries.remove(&Place { file, offset: INDEX_OFFSET });
-        self.entries.remove(&Place { file, offset: BARE_INDEX_OFFSET });
+        self.entries.remove(&CacheKey { file, offset: INDEX_OFFSET });
+        self.entries.remove(&CacheKey { file, offset: BARE_INDEX_OFFSET });
     }
 }
 

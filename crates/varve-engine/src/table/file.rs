@@ -50,7 +50,7 @@ impl TableFile {
         self.file.path()
     }
 
-    /// Has the file removed when the last user lets go of it.
+    /// Marks the file to be removed when its last user drops it.
     ///
     /// REQUIRES: a durable manifest edit says that it serves no table.
     pub(crate) fn mark_obsolete(&self) {
@@ -66,7 +66,7 @@ pub(crate) struct TableFiles {
 }
 
 impl TableFiles {
-    /// Those of the store at `dir`, none known yet.
+    /// The files of the store at `dir`, none known yet.
     pub(crate) fn new(env: &Arc<dyn Env>, dir: &Path) -> TableFiles {
         TableFiles { env: Arc::clone(env), dir: dir.to_path_buf(), known: HashMap::new() }
     }
@@ -238,7 +238,7 @@ impl Table {
         }
     }
 
-    /// Has its own file removed when the last user lets go of it.
+    /// Marks its own file to be removed when its last user drops it.
     ///
     /// REQUIRES: a durable manifest edit says that the table is gone, or none ever named it.
     pub(crate) fn mark_obsolete(&self) {

@@ -9,7 +9,7 @@ use varve_types::BranchId;
 pub struct Blocked {
     /// The number by which it counts as waiting until it is given up ([`Db::stop_waiting`]); 0 if it does not.
     pub wait: u64,
-    /// Who has locked what it asks for.
+    /// The branches that have locked what it asks for.
     pub holders: Vec<BranchId>,
     /// How often locks had gone when it was refused ([`Db::wait_for_locks`]).
     pub released: u64,
@@ -56,7 +56,7 @@ pub struct LockOptions {
     pub wait: Option<Duration>,
     /// Of transactions that wait for each other the one with the largest number gives way; of equal ones the youngest.
     pub give_way: u64,
-    /// It gives way to whoever has locked what it asks for, rather than wait.
+    /// It loses its locks to a transaction that has locked what it asks for, rather than wait.
     pub restarts: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The version set: which tables, segments, key spaces, snapshots and branches there are, on disk and for readers.
 //!
-//! 1. Whoever changes any of these gives the [`Changes`] to [`VersionSet::install`], which checks that they still hold.
+//! 1. A flush, a merge or a call gives its [`Changes`] to [`VersionSet::install`], which checks that they still hold.
 //! 2. An edit that says so is made durable in the manifest.
 //! 3. A new read state that has the changes takes the place of the present one.
 //! 4. Files that serve no table any more, and segments that no table points into, are removed when their last reader
@@ -30,6 +30,7 @@ use varve_types::{BranchId, FileNo, KeyspaceId};
 
 use self::changes::Changes;
 use self::edits::{edit_of, state_edit};
+use crate::base::Base;
 use crate::files::FileNumbers;
 use crate::health::Health;
 use crate::keyspace::Keyspace;
@@ -49,24 +50,50 @@ use crate::{StoreError, StoreResult};
 
 /// See the module's comment.
 pub(crate) struct VersionSet {
-    pub(crate) env: Arc<dyn Env>,
-    pub(crate) dir: PathBuf,
-    pub(crate) options: Arc<DbOptions>,
-    pub(crate) health: Arc<Health>,
-    pub(crate) cache: Arc<TableCache>,
-    pub(crate) snapshots: Arc<Snapshots>,
+    env: Arc<dyn Env>,
+    dir: PathBuf,
+    options: Arc<DbOptions>,
+    health: Arc<Health>,
+    cache: Arc<TableCache>,
+    snapshots: Arc<Snapshots>,
     pub(crate) read_states: Arc<ReadStates>,
     pub(crate) file_numbers: Arc<FileNumbers>,
-    pub(crate) plans: Arc<Plans>,
-    pub(crate) maps: Arc<Maps>,
-    pub(crate) manifest: Mutex<Manifest>,
+    plans: Arc<Plans>,
+    maps: Arc<Maps>,
+    manifest: Mutex<Manifest>,
     /// How often changes were installed.
-    pub(crate) installs: AtomicU64,
+    installs: AtomicU64,
 }
 
 impl VersionSet {
-    /// Makes `changes` durable and puts them in force. False, and nothing changed, if a table to be
-    /// removed is no longer there, or a key space that was seen has other tables by now.
+    /// What `manifest` and the present read state of `base` have.
+    pub(crate) fn new(
+        base: &Base,
+        plans: Arc<Plans>,
+        maps: Arc<Maps>,
+        manifest: Manifest,
+    ) -> VersionSet {
+        let Base { env, dir, options, health, .. } = base.clone();
+        let Base { cache, snapshots, read_states, file_numbers, .. } = base.clone();
+        let (manifest, installs) = (Mutex::new(manifest), AtomicU64::new(0));
+        VersionSet {
+            env,
+            dir,
+            options,
+            health,
+            cache,
+            snapshots,
+            read_states,
+            file_numbers,
+            plans,
+            maps,
+            manifest,
+            installs,
+        }
+    }
+
+    /// Makes `changes` durable and publishes them. False, and nothing changed, if a table to be removed is no longer there,
+    /// or a key space that was seen has other tables by now.
     ///
     /// REQUIRES: the added tables and segments and their names are durable.
     pub(crate) fn install(&self, changes: &Changes) -> StoreResult<bool> {
@@ -102,14 +129,14 @@ impl VersionSet {
                 read_state.immutables.retain(|memtable| !Arc::ptr_eq(memtable, flushed));
             }
         };
-        // A merge of tables that were visible before their number counted would not know of who pins a state in between.
+        // If the tables were visible before their number counts, a merge of them would not know a state that is pinned between.
         drop(match changes.ingested {
             Some(last_seq) => self.snapshots.publish(last_seq, |_| self.read_states.update(change)),
             None => self.read_states.update(change),
         });
         self.installs.fetch_add(1, Ordering::Release);
         let removed = changes.removed.iter().map(|(_, _, table)| table).chain(&ended);
-        self.let_go(removed.clone());
+        self.release_files(removed.clone());
         self.release_segments(removed);
         if manifest.is_long(self.options.manifest_bytes_max) {
             self.rewrite_manifest(&mut manifest);
@@ -117,8 +144,8 @@ impl VersionSet {
         Ok(true)
     }
 
-    /// How often changes were installed. Whoever looks at tables and finds this number as it was before has seen the
-    /// present ones.
+    /// How often changes were installed. A caller that looks at tables, and finds this number to be what it was before, has
+    /// seen the present ones.
     pub(crate) fn installs(&self) -> u64 {
         self.installs.load(Ordering::Acquire)
     }
@@ -197,8 +224,8 @@ impl VersionSet {
         Ok(versions)
     }
 
-    /// Lets go of the files that served the tables `removed` and now serve none.
-    fn let_go<'a>(&self, removed: impl Iterator<Item = &'a Arc<Table>>) {
+    /// Removes the files that served the tables `removed` and now serve none, once their last reader drops them.
+    fn release_files<'a>(&self, removed: impl Iterator<Item = &'a Arc<Table>>) {
         let mut removed = removed.peekable();
         if removed.peek().is_none() {
             return;
@@ -214,7 +241,7 @@ impl VersionSet {
         }
     }
 
-    /// Has the segments removed that `tables`, which are gone, pointed into, and none that is there does.
+    /// Removes the segments that only `tables`, which are gone, pointed into, once their last reader drops them.
     fn release_segments<'a>(&self, tables: impl Iterator<Item = &'a Arc<Table>>) {
         let segments = tables.flat_map(|table| table.segments());
         let mut left: BTreeMap<FileNo, Arc<Segment>> =
@@ -232,8 +259,8 @@ impl VersionSet {
         }
     }
 
-    /// Replaces a long manifest by one that holds the present state only. Failing to undoes nothing of what the old one
-    /// holds; if it is unknown which of the two is in force, the store is poisoned.
+    /// Replaces a long manifest by one that holds the present state only. If that fails, the old one goes on. If it is
+    /// unknown which of the two a restart would find, the store is poisoned.
     fn rewrite_manifest(&self, manifest: &mut Manifest) {
         let no = self.file_numbers.take();
         let read_state = self.read_states.get();
@@ -251,7 +278,7 @@ impl VersionSet {
     }
 }
 
-/// Puts in force what `changes` say of snapshots and branches.
+/// Makes the changes of snapshots and branches.
 fn change_branches(read_state: &mut ReadState, changes: &Changes) {
     read_state.snapshots.extend(changes.named.clone());
     changes.unnamed.iter().for_each(|name| drop(read_state.snapshots.remove(name)));

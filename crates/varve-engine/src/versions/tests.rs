@@ -46,7 +46,7 @@ fn check(db: &Db, space: KeyspaceId, expected: impl Fn(u64) -> &'static [u8]) {
 
 /// Makes all rows of the table that holds the oldest rows count as written at `seq`, as the newest sub-level.
 fn rewrite_history(db: &Db, space: KeyspaceId, seq: SeqNo) {
-    let read_state = db.inner.read_states.get();
+    let read_state = db.inner.reads.read_states.get();
     let tables = read_state.keyspace(space).unwrap().version.tables();
     let (place, table) = tables.min_by_key(|(_, table)| table.meta().largest_seq).unwrap();
     let meta = TableMeta {
@@ -55,7 +55,7 @@ fn rewrite_history(db: &Db, space: KeyspaceId, seq: SeqNo) {
         seq_override: Some(seq),
         ..table.meta().clone()
     };
-    let sublevel = SublevelId::new(db.inner.file_numbers.take().get());
+    let sublevel = SublevelId::new(db.inner.versions.file_numbers.take().get());
     let newest = Place { level: 0, sublevel };
     let again = Table::new(Arc::clone(&db.inner.env), &db.inner.dir, space, meta);
     let added = vec![(space, newest, Arc::new(again))];
@@ -94,7 +94,7 @@ fn a_sequence_override_holds_for_reads_merges_verification_and_the_next_open() {
     let db = Db::open(env, dir, trigger).unwrap();
     db.compact().unwrap();
     check(&db, space, last);
-    let read_state = db.inner.read_states.get();
+    let read_state = db.inner.reads.read_states.get();
     let tables = read_state.keyspace(space).unwrap().version.tables();
     assert!(tables.into_iter().all(|(_, table)| table.meta().seq_override.is_none()));
 }
@@ -180,8 +180,8 @@ fn nothing_is_installed_after_the_end() {
     let refused = db.inner.versions.install(&Changes::default());
     assert!(matches!(refused, Err(StoreError::Closed)), "{refused:?}");
     assert!(matches!(branch.abort(), Err(StoreError::Closed)));
-    assert!(matches!(db.inner.compact_one(false), Err(StoreError::Closed)));
-    assert!(matches!(db.inner.flush_one(), Err(StoreError::Closed)));
+    assert!(matches!(db.inner.compactor.compact_one(false), Err(StoreError::Closed)));
+    assert!(matches!(db.inner.flusher.flush_one(), Err(StoreError::Closed)));
 }
 
 /// A reader of an old state opened a table once more that was to go, and nobody closed it: its room stayed taken.
@@ -193,13 +193,13 @@ fn tables_that_go_are_not_kept_open() {
     let space = db.keyspace("rows", space).unwrap();
     put(&db, space, 0..ROWS, b"old");
     db.flush().unwrap();
-    let old = db.inner.read_states.get();
+    let old = db.inner.reads.read_states.get();
     db.clear_keyspace(space).unwrap();
     let tables = old.keyspace(space).unwrap().version.tables();
     let (_, table) = tables.into_iter().next().unwrap();
     assert!(table.file().owned().is_obsolete());
     let opened = env.open_handles();
-    db.inner.cache.load_footer(table).unwrap();
+    db.inner.reads.cache.load_footer(table).unwrap();
     assert_eq!(env.open_handles(), opened);
 }
 
@@ -216,10 +216,10 @@ fn no_table_is_newer_than_the_newest_state() {
     let (inner, looks) = (Arc::clone(&db.inner), Arc::new(Mutex::new([0; 2])));
     let counted = Arc::clone(&looks);
     env.watch(Box::new(move |_, _| {
-        let (read_state, mut looks) = (inner.read_states.get(), counted.lock());
+        let (read_state, mut looks) = (inner.reads.read_states.get(), counted.lock());
         let tables = read_state.keyspaces.iter().flat_map(|space| space.version.tables());
         let newest = tables.map(|(_, table)| table.meta().largest_seq).max();
-        looks[usize::from(newest > Some(inner.snapshots.last_seq()))] += 1;
+        looks[usize::from(newest > Some(inner.reads.snapshots.last_seq()))] += 1;
     }));
     for round in 0..8_u8 {
         let value = vec![round; 100];

@@ -90,14 +90,18 @@ fn a_compaction_that_a_commit_by_reference_overtakes_leaves_the_tables_alone() {
     for (is_move, end) in [(true, None)].into_iter().chain(merges.map(|end| (false, end))) {
         let env = SimEnv::new(1);
         let (db, space, branch) = store_with_branch(&env);
-        let read_state = db.inner.read_states.get();
+        let read_state = db.inner.reads.read_states.get();
         let from = branch_space(&read_state, &branch, space);
         branch.commit(&mut |_| Merged::Conflict).unwrap();
         assert_eq!(db.inner.metrics.branches_joined.get(), 1);
         if is_move {
-            db.inner.move_down(from, &job(from, None)).unwrap();
+            db.inner.compactor.move_down(from, &job(from, None)).unwrap();
         } else {
-            db.inner.merge(from, &job(from, end), Purpose::Shape, &Damaged::default()).unwrap();
+            let _job = db.inner.compactor.job.lock();
+            db.inner
+                .compactor
+                .merge(from, &job(from, end), Purpose::Shape, &Damaged::default())
+                .unwrap();
         }
         drop((read_state, branch));
         check(&env, db, space);
@@ -114,16 +118,18 @@ fn a_commit_by_reference_that_a_compaction_overtakes_takes_the_new_tables() {
         let inner = Arc::clone(&db.inner);
         let change_shared_row = || put(&db, space, SHARED_ROW..SHARED_ROW + 1, b"theirs");
         change_shared_row();
-        let (job_lock, merges) = (RefCell::new(Some(inner.compaction_job.lock())), Cell::new(0));
+        let (job_lock, merges) = (RefCell::new(Some(inner.compactor.job.lock())), Cell::new(0));
         branch
             .commit(&mut |clash| {
-                if !inner.writer.is_locked() {
+                if !inner.log.is_writer_held() {
                     // So that it is asked again while the branch is put in force.
                     change_shared_row();
                 } else if job_lock.borrow_mut().take().is_some() {
-                    let read_state = inner.read_states.get();
+                    let read_state = inner.reads.read_states.get();
                     let from = branch_space(&read_state, &branch, space);
+                    let _job = inner.compactor.job.lock();
                     inner
+                        .compactor
                         .merge(from, &job(from, end), Purpose::Shape, &Damaged::default())
                         .unwrap();
                     merges.set(merges.get() + 1);
@@ -150,10 +156,15 @@ fn a_clearing_that_a_compaction_overtakes_looks_again() {
         put(&db, space, 0..ROWS, value);
         db.flush().unwrap();
     }
-    let read_state = db.inner.read_states.get();
+    let read_state = db.inner.reads.read_states.get();
     let tables = read_state.keyspace(space).unwrap();
-    db.inner.merge(tables, &job(tables, Some(0)), Purpose::Shape, &Damaged::default()).unwrap();
-    assert!(!db.inner.remove_tables(&read_state, space).unwrap());
+    let job_lock = db.inner.compactor.job.lock();
+    db.inner
+        .compactor
+        .merge(tables, &job(tables, Some(0)), Purpose::Shape, &Damaged::default())
+        .unwrap();
+    drop(job_lock);
+    assert!(!db.inner.commits.remove_tables(&read_state, space).unwrap());
     assert_eq!(db.get(space, &key(1)).unwrap().as_deref(), Some(&b"new"[..]));
     db.clear_keyspace(space).unwrap();
     assert_eq!(db.get(space, &key(0)).unwrap(), None);

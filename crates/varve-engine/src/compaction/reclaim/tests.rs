@@ -6,7 +6,7 @@ use varve_env::sim::{FaultRule, SimEnv, SimOp};
 
 use super::*;
 use crate::compaction::policy::Shape;
-use crate::{Batch, CompactionPolicy, DbOptions, KeyspaceOptions, Store, StoreSnapshot};
+use crate::{Batch, CompactionPolicy, Db, DbOptions, KeyspaceOptions, Store, StoreSnapshot};
 
 const ROWS: u64 = 400;
 const STATES: u64 = 100;
@@ -69,12 +69,12 @@ fn what_is_kept_of_pinned_rows_is_bounded_however_many_states_see_them() {
     (0..ROWS).for_each(|row| put(&db, space, row, STATES + 1));
     while db.reclaim().unwrap() > 0 {}
     let kept = || -> usize {
-        let memory = db.inner.compaction_job.lock();
+        let memory = db.inner.compactor.job.lock();
         let looked = memory.values().flat_map(|memory| memory.looked.values());
         looked.filter_map(|looked| Some(looked.counted.as_ref()?.1.pinned.len())).max().unwrap()
     };
     assert!((2..=64).contains(&kept()), "{} are kept of a table", kept());
-    let searched = db.inner.searched.lock().pinned.len();
+    let searched = db.inner.compactor.searched.lock().pinned.len();
     assert!((2..=64).contains(&searched), "{searched} are kept of a search");
     // The device has no room for a large row until of each ten states that stand together one stays.
     let full = env.used_bytes();
@@ -166,14 +166,14 @@ fn an_unreadable_index_below_is_not_in_the_way_of_tables_beside_it() {
     }
     fail_reads(&env, &unreadable);
     // As if so much stood above the last level that merges ask.
-    let read_state = db.inner.read_states.get();
+    let read_state = db.inner.reads.read_states.get();
     let version = &read_state.keyspace(space).unwrap().version;
     let mut runs = version.runs();
     runs[2] = runs[0].split_off(NEWER);
     runs[1] = runs[0].split_off(NEWER - 1);
-    let shape = Shape { policy: CompactionPolicy::LazyLeveled, ..db.inner.plans.shape() };
+    let shape = Shape { policy: CompactionPolicy::LazyLeveled, ..db.inner.compactor.plans.shape() };
     let mut shares = Shares::new();
-    db.inner.note_replaced(&shape, version, &mut runs, &mut shares).unwrap();
+    db.inner.compactor.note_replaced(&shape, version, &mut runs, &mut shares).unwrap();
     assert_eq!(shares.len(), NEWER + TABLES as usize);
     let parts = shares.values().map(|sampled| sampled.replacing);
     let (newer, older): (Vec<f64>, Vec<f64>) = parts.partition(|share| *share > 0.5);

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
-use super::{INDEX_OFFSET, Place, TableCache, TableIndex};
+use super::{CacheKey, INDEX_OFFSET, TableCache, TableIndex};
 use crate::table::file::Table;
 
 /// One part in so many of the cache may be pinned.
@@ -57,7 +57,7 @@ impl TableCache {
         // If another thread was faster, its bytes are given back here.
         drop(table.index_slot().set(PinnedIndex { index, cache, bytes }));
         // Only now: who finds it here no more finds it there.
-        self.entries.remove(&Place { file: table.file_no(), offset: INDEX_OFFSET });
+        self.entries.remove(&CacheKey { file: table.file_no(), offset: INDEX_OFFSET });
     }
 }
 
@@ -93,23 +93,23 @@ mod tests {
     }
 
     fn pinned(db: &Db) -> usize {
-        db.inner.cache.pinned.load(Ordering::Relaxed)
+        db.inner.reads.cache.pinned.load(Ordering::Relaxed)
     }
 
     #[test]
     fn a_table_that_is_looked_up_in_keeps_its_index_until_it_goes() {
         let (db, space) = open(DbOptions { sublevels_trigger: 2, ..DbOptions::default() });
-        let cache = &db.inner.cache;
+        let cache = &db.inner.reads.cache;
         put_table(&db, space, "old");
         assert_eq!(db.scan(space, KeyRange::all(), Direction::Forward).unwrap().count(), 300);
         assert_eq!(pinned(&db), 0, "a scan passes");
         let loads = db.inner.metrics.index_loads.get();
         let table = {
-            let read_state = db.inner.read_states.get();
+            let read_state = db.inner.reads.read_states.get();
             let mut tables = read_state.keyspace(space).unwrap().version.tables();
             Arc::clone(tables.next().expect("a table").1)
         };
-        let own = Place { file: table.file_no(), offset: INDEX_OFFSET };
+        let own = CacheKey { file: table.file_no(), offset: INDEX_OFFSET };
         assert!(cache.entries.contains_key(&own));
         let before = cache.memory_bytes();
         for row in 0..ROWS {
@@ -137,20 +137,20 @@ mod tests {
     fn no_more_is_pinned_than_a_share() {
         let options = DbOptions::with_memory_budget(1 << 16);
         let (db, space) = open(DbOptions { sublevels_trigger: 1000, ..options });
-        let most = db.inner.cache.capacity_bytes / PINNED_SHARE;
+        let most = db.inner.reads.cache.capacity_bytes / PINNED_SHARE;
         for _ in 0..40 {
             put_table(&db, space, "value");
             // Only the newest has it, so only that is asked; one that nobody has is asked of all.
             assert!(db.get(space, &key(3)).unwrap().is_some());
             assert!(db.get(space, &key(ROWS / 7 * 7 + 6)).unwrap().is_none());
         }
-        let read_state = db.inner.read_states.get();
+        let read_state = db.inner.reads.read_states.get();
         let slots = read_state.keyspace(space).unwrap().version.tables();
         let kept = slots.filter(|(_, table)| table.index_slot().get().is_some()).count();
         assert!((1..40).contains(&kept), "{kept} of 40 tables keep their index");
         assert!(pinned(&db) <= most, "{} of {most} bytes", pinned(&db));
-        let left = db.inner.cache.entries.capacity() as usize;
-        let room = db.inner.cache.capacity_bytes - left;
+        let left = db.inner.reads.cache.entries.capacity() as usize;
+        let room = db.inner.reads.cache.capacity_bytes - left;
         assert!(pinned(&db) <= room && room <= most, "{room} bytes are left to them, of {most}");
         assert!(db.verify(&mut |_| {}).unwrap().errors.is_empty());
     }

@@ -8,9 +8,9 @@
 //!    never merged; what overlaps goes to a new sub-level of level 0.
 //! 4. One manifest edit adds all of them.
 //!
-//! A file from outside ([`Db::table_file`], [`Db::ingest`]) is linked into the store, or copied where the storage refuses the link,
+//! A file from outside ([`crate::Db::table_file`], [`crate::Db::ingest`]) is linked into the store, or copied where the storage refuses the link,
 //! and read as a whole, every checksum compared, before it counts. The names of the files that were given remain;
-//! whoever writes to them afterwards damages the store. Varve's own loads ([`crate::Store::insert_sorted`]) make no such files.
+//! a write to them afterwards damages the store. Varve's own loads ([`crate::Store::insert_sorted`]) make no such files.
 //!
 //! Source: thesis 6.1.3 and 6.1.4 (clients build tables, servers insert them in bulk). Departure: the moment of the
 //! insertion orders the rows, not the numbers that the client gave them.
@@ -23,19 +23,17 @@ use varve_env::OpenMode;
 use varve_format::edit::TableMeta;
 use varve_types::{FileNo, KeyspaceId, SeqNo, SublevelId};
 
-use super::verify::verify_table;
-use super::{Db, Inner, VerifyReport, Writer};
+use super::log::Writer;
+use super::write::Commits;
 use crate::compaction::outputs::{Outputs, Written};
-use crate::compaction::policy::level_for;
 use crate::files::{StoreFile, io_error};
 use crate::memtable::Found;
-use crate::place::Place;
 use crate::read_state::ReadState;
 use crate::store::SortedRows;
 use crate::table::describe::describe;
 use crate::table::file::Table;
 use crate::table::writer::TableWriter;
-use crate::version::Version;
+use crate::verify::{VerifyReport, verify_table};
 use crate::versions::changes::Changes;
 use crate::{StoreError, StoreResult};
 
@@ -45,7 +43,7 @@ const OTHER_FILE_SYSTEM: i32 = 18;
 const UNNUMBERED: FileNo = FileNo::new(0);
 const COPY_BYTES: usize = 1 << 20;
 
-/// A table file in the making, outside of a store, for [`Db::ingest`]. Dropped before it is finished, it goes.
+/// A table file in the making, outside of a store, for [`crate::Db::ingest`]. Dropped before it is finished, it goes.
 pub struct NewTable {
     writer: TableWriter,
     seq: SeqNo,
@@ -67,33 +65,33 @@ impl NewTable {
     }
 }
 
-impl Db {
+impl Commits {
     /// Begins a table of `keyspace` in a new file at `path`, which may be anywhere.
-    pub fn table_file(&self, keyspace: KeyspaceId, path: &Path) -> StoreResult<NewTable> {
-        let inner = &self.inner;
-        let read_state = inner.read_states.get();
-        let options = inner.plans.table_options(read_state.keyspace(keyspace)?, 0);
-        let writer =
-            TableWriter::create_at(inner.reserve.below(), path.to_path_buf(), UNNUMBERED, options)?;
-        Ok(NewTable { writer, seq: inner.ingested_seq() })
+    pub(crate) fn table_file(&self, keyspace: KeyspaceId, path: &Path) -> StoreResult<NewTable> {
+        let read_state = self.read_states.get();
+        let options = self.maker.plans.table_options(read_state.keyspace(keyspace)?, 0);
+        let writer = TableWriter::create_at(
+            self.maker.reserve.below(),
+            path.to_path_buf(),
+            UNNUMBERED,
+            options,
+        )?;
+        Ok(NewTable { writer, seq: self.ingested_seq() })
     }
 
     /// Takes in the tables at `paths`, all of them or none, durably; they are visible when it returns. `Damaged`
     /// and `Invalid` say what is wrong with a table. Costs the reading of the tables.
-    pub fn ingest(&self, paths: &[PathBuf]) -> StoreResult<()> {
-        let inner = &self.inner;
-        inner.health.check_open()?;
+    pub(crate) fn ingest(&self, paths: &[PathBuf]) -> StoreResult<()> {
+        self.health.check_open()?;
         let mut tables = Vec::new();
         let taken = paths.iter().try_for_each(|path| {
-            tables.push(inner.take(path)?);
+            tables.push(self.take(path)?);
             Ok(())
         });
         let taken_in = Written { tables, segments: Vec::new() };
-        taken.and_then(|()| inner.join(&taken_in, false)).inspect_err(|_| inner.discard(&taken_in))
+        taken.and_then(|()| self.join(&taken_in, false)).inspect_err(|_| self.discard(&taken_in))
     }
-}
 
-impl Inner {
     /// See [`crate::Store::insert_sorted`].
     pub(crate) fn insert_sorted(
         &self,
@@ -118,12 +116,12 @@ impl Inner {
     /// The sequence number in the files of tables that are taken in. The manifest's override counts; without a
     /// manifest this one, which is above all that is there now.
     fn ingested_seq(&self) -> SeqNo {
-        self.snapshots.last_seq().advanced(1)
+        self.log.snapshots.last_seq().advanced(1)
     }
 
     /// Gives the file at `path` a name in the store and checks it. Removes the name again if it cannot be taken.
     fn take(&self, path: &Path) -> StoreResult<Arc<Table>> {
-        let no = self.file_numbers.take();
+        let no = self.maker.file_numbers.take();
         let own = StoreFile::Table(no).path(&self.dir);
         match self.env.link(path, &own) {
             Err(error) if error.raw_os_error() == Some(OTHER_FILE_SYSTEM) => {
@@ -145,12 +143,12 @@ impl Inner {
             let prefixed = read_state.keyspace(keyspace)?.options.prefixed;
             let meta = overridden(meta, SeqNo::MAX);
             let table = Table::new(Arc::clone(&self.env), &self.dir, keyspace, meta);
-            verify_table(&self.cache, &table, prefixed, None, &mut VerifyReport::default())?;
-            self.cache.forget(no);
+            verify_table(&self.maker.cache, &table, prefixed, None, &mut VerifyReport::default())?;
+            self.maker.cache.forget(no);
             Ok(Arc::new(table))
         };
         check().inspect_err(|_| {
-            self.cache.forget(no);
+            self.maker.cache.forget(no);
             // What stays behind is removed at the next open.
             if let Err(error) = self.env.remove_file(&own) {
                 log::warn!("cannot remove the refused table {}: {error}", own.display());
@@ -161,7 +159,7 @@ impl Inner {
     fn copy(&self, from: &Path, to: &Path) -> StoreResult<()> {
         let run = || {
             let source = self.env.open(from, OpenMode::Read)?;
-            let copy = self.reserve.below().open(to, OpenMode::CreateNew)?;
+            let copy = self.maker.reserve.below().open(to, OpenMode::CreateNew)?;
             let (len, mut at) = (source.stat()?.len, 0);
             let mut piece = vec![0; COPY_BYTES];
             while at < len {
@@ -193,16 +191,16 @@ impl Inner {
             self.external.run()?;
         }
         // No compaction may be on its way to the level that is chosen; while one is, level 0 is right.
-        let compaction = self.compaction_job.try_lock();
+        let compaction = self.compactor.hold_off();
         let spaces: BTreeSet<_> = written.tables.iter().map(|table| table.keyspace()).collect();
-        spaces.iter().try_for_each(|space| self.wait_until_unlocked(*space))?;
-        self.when_flushed(|writer, read_state| {
-            spaces.iter().try_for_each(|space| self.refuse_locked(*space))?;
+        spaces.iter().try_for_each(|space| self.locking.wait_until_unlocked(*space))?;
+        self.flusher.when_flushed(|writer, read_state| {
+            spaces.iter().try_for_each(|space| self.locking.refuse_locked(*space))?;
             self.put_in_force(writer, read_state, written, compaction.is_some())
         })?;
         drop(compaction);
         self.metrics.ingest_bytes.add(bytes);
-        self.update_pace();
+        self.compactor.update_pace();
         self.work_is_due();
         Ok(())
     }
@@ -217,34 +215,19 @@ impl Inner {
     ) -> StoreResult<bool> {
         let seq = writer.next_seq;
         // The numbers of the files may be below those of tables that were flushed meanwhile.
-        let newest = SublevelId::new(self.file_numbers.take().get());
+        let newest = SublevelId::new(self.maker.file_numbers.take().get());
         let mut added = Vec::new();
         for table in &written.tables {
             let version = &read_state.keyspace(table.keyspace())?.version;
-            let place = self.place_of(version, table.meta(), newest, may_go_deep);
+            let place = self.maker.plans.place_of(version, table.meta(), newest, may_go_deep);
             let table = table.with_meta(overridden(table.meta().clone(), seq));
             added.push((table.keyspace(), place, Arc::new(table)));
         }
         let (ingested, segments) = (Some(seq), written.segments.clone());
         self.versions.install(&Changes { added, segments, ingested, ..Changes::default() })?;
         writer.next_seq = seq.advanced(1);
-        self.locks.store_has_changed();
+        self.log.locks.store_has_changed();
         Ok(true)
-    }
-
-    /// Where a table goes that is newer than all of `version`: deep if nothing overlaps it there or above, else to the
-    /// sub-level `newest` of level 0.
-    pub(crate) fn place_of(
-        &self,
-        version: &Version,
-        meta: &TableMeta,
-        newest: SublevelId,
-        may_go_deep: bool,
-    ) -> Place {
-        let level =
-            if may_go_deep { level_for(&self.plans.shape(), &version.runs(), meta) } else { 0 };
-        let joined = version.level(level).first().filter(|_| level > 0);
-        Place { level, sublevel: joined.map_or(newest, |sublevel| sublevel.id()) }
     }
 
     /// Tables that are inserted together are equally new, so no two may hold the same key.
@@ -261,7 +244,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes what was not put in force, unless the edit may have reached the disk.
+    /// Removes what did not join the store, unless the edit may have reached the disk.
     fn discard(&self, written: &Written) {
         if self.health.poison.cause().is_none() {
             written.discard();

@@ -1,55 +1,110 @@
 //! Turns the oldest full memtable into tables of level 0, one per key space with rows in it, and segments with the large values.
 //!
-//! 1. If its rows depend on data outside the store, make those durable, and the log: a later batch may have let go of such
-//!    data, which are gone then, and the rows must not become durable without it.
-//! 2. Write and sync tables and segments; sync the directory, which also makes the name of the next log durable.
-//! 3. One manifest edit adds them and says which log is now the oldest that is needed.
-//! 4. Remove the logs before it, while writers go on.
+//! 1. If rows of the memtable depend on data outside the store, the flush makes these data durable, and the log. A later
+//!    batch may have removed such data; then the rows must not become durable without that batch.
+//! 2. It writes and syncs tables and segments, and syncs the directory, which also makes the name of the next log durable.
+//! 3. One change of the version set adds the tables and says which log is now the oldest that is needed.
+//! 4. It removes the logs before that one, while writers go on.
+//!
+//! Invariants:
+//! - One flush runs at a time: the job's lock is held through it.
+//! - Memtables are flushed from the oldest on, so that the logs that are needed are always the newest ones.
+//! - Files of a flush that failed are removed, unless the edit that names them may have reached the disk.
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
+use parking_lot::Mutex;
 use varve_types::{SeqNo, SublevelId};
 
-use super::{Inner, Writer};
-use crate::compaction::outputs::{Outputs, Written};
+use super::log::{Log, Writer};
+use super::work::Work;
+use crate::base::Base;
+use crate::compaction::compactor::Compactor;
+use crate::compaction::outputs::{OutputMaker, Outputs, Written};
 use crate::compaction::retain::Retention;
-use crate::files::StoreFile;
+use crate::external::ExternalSyncs;
+use crate::health::Health;
 use crate::keyspace::Keyspace;
 use crate::memtable::{Found, Memtable};
+use crate::metrics::Metrics;
 use crate::place::Place;
-use crate::read_state::ReadState;
+use crate::read_state::{ReadState, ReadStates};
+use crate::snapshot::Snapshots;
+use crate::space::SpaceGuard;
+use crate::versions::VersionSet;
 use crate::versions::changes::Changes;
 use crate::{StoreError, StoreResult};
 
 /// As many bytes may stay in the logs of a store that is closed: tables of fewer cost more than they save.
 const CLOSED_LOG_BYTES_MAX: u64 = 64 << 10;
 
-impl Inner {
+/// What turns full memtables into tables.
+pub(crate) struct Flusher {
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) read_states: Arc<ReadStates>,
+    pub(crate) external: Arc<ExternalSyncs>,
+    pub(crate) space: Arc<SpaceGuard>,
+    pub(crate) work: Arc<Work>,
+    pub(crate) maker: Arc<OutputMaker>,
+    pub(crate) versions: Arc<VersionSet>,
+    pub(crate) compactor: Arc<Compactor>,
+    pub(crate) log: Arc<Log>,
+    /// Held through a whole flush; nothing but flushes and changes of key spaces waits for it.
+    pub(super) job: Mutex<()>,
+}
+
+impl Flusher {
+    /// Flushes what `log` fills.
+    pub(crate) fn new(base: &Base, compactor: Arc<Compactor>, log: Arc<Log>) -> Flusher {
+        let Base { health, metrics, snapshots, read_states, .. } = base.clone();
+        Flusher {
+            health,
+            metrics,
+            snapshots,
+            read_states,
+            external: Arc::clone(&log.external),
+            space: Arc::clone(&compactor.space),
+            work: Arc::clone(&log.work),
+            maker: Arc::clone(&compactor.maker),
+            versions: Arc::clone(&log.versions),
+            compactor,
+            log,
+            job: Mutex::new(()),
+        }
+    }
+
+    /// Waits for the flush that runs, if one does.
+    pub(crate) fn wait_until_idle(&self) {
+        drop(self.job.lock());
+    }
+
     /// Flushes the oldest full memtable. False if there is none, or it has to wait for the external
     /// sync to be set.
     pub(crate) fn flush_one(&self) -> StoreResult<bool> {
-        let _job = self.flush_job.lock();
+        let _job = self.job.lock();
         let outcome = self.flush_oldest(None);
         // Takes the lock, so that a writer which is about to wait cannot miss the news.
-        let writer = self.writer.lock();
-        self.flushed.notify_all();
-        self.remove_logs(writer);
+        let writer = self.log.writer.lock();
+        self.log.flushed.notify_all();
+        self.log.remove_logs(writer);
         outcome
     }
 
-    /// Flushes all that was written, while writers wait, without the removal of logs ([`Inner::remove_logs`]).
+    /// Flushes all that was written, while writers wait, without the removal of logs ([`Log::remove_logs`]).
     ///
     /// REQUIRES: the flush job is held.
     pub(crate) fn flush_under(&self, writer: &mut Writer) -> StoreResult<()> {
+        debug_assert!(self.job.is_locked());
         let outcome = self.flush_full_under(writer).and_then(|()| {
             if writer.active.is_empty() {
                 return Ok(());
             }
-            self.rotate(writer)?;
+            self.log.rotate(writer)?;
             self.flush_full_under(writer)
         });
-        self.flushed.notify_all();
+        self.log.flushed.notify_all();
         outcome
     }
 
@@ -59,7 +114,7 @@ impl Inner {
         Ok(())
     }
 
-    /// [`Inner::flush_one`] without the logs' removal, for who holds the `writer`, if anybody does.
+    /// [`Flusher::flush_one`] without the logs' removal, for a caller that holds the `writer`, if it does.
     ///
     /// REQUIRES: the flush job is held.
     fn flush_oldest(&self, writer: Option<&mut Writer>) -> StoreResult<bool> {
@@ -77,8 +132,8 @@ impl Inner {
                 return Ok(false);
             }
             match writer {
-                Some(writer) => self.sync_under(writer)?,
-                None => self.sync()?,
+                Some(writer) => self.log.sync_under(writer)?,
+                None => self.log.sync()?,
             }
         }
         self.flush_memtable(memtable, &read_state).map(|()| true)
@@ -118,7 +173,7 @@ impl Inner {
         self.metrics.flushes.add(1);
         self.metrics.flush_bytes.add(all.table_bytes());
         self.metrics.segment_flush_bytes.add(all.segment_bytes());
-        self.update_pace();
+        self.compactor.update_pace();
         Ok(())
     }
 
@@ -141,19 +196,6 @@ impl Inner {
         outputs.finish()
     }
 
-    /// Lets writers go on, and removes the logs that tables have made needless: the removal of a large file takes its time.
-    pub(crate) fn remove_logs(&self, mut writer: MutexGuard<'_, Writer>) {
-        let unneeded = writer.log.forget_before(self.read_states.get().oldest_log());
-        drop(writer);
-        for no in unneeded {
-            let path = StoreFile::Wal(no).path(&self.dir);
-            // What stays behind is removed at the next open.
-            if let Err(error) = self.env.remove_file(&path) {
-                log::warn!("cannot remove the old log {}: {error}", path.display());
-            }
-        }
-    }
-
     /// Flushes all full memtables on this thread.
     pub(crate) fn flush_pending(&self) -> StoreResult<()> {
         while self.flush_one()? {}
@@ -165,7 +207,7 @@ impl Inner {
         self.health.check_open()?;
         // While these find no room there must not come more and more.
         self.flush_pending()?;
-        self.rotate_written()?;
+        self.log.rotate_written()?;
         self.flush_pending()
     }
 
@@ -173,7 +215,7 @@ impl Inner {
     pub(crate) fn empty_logs(&self) -> StoreResult<()> {
         let rows: usize = self.read_states.get().memtables().map(|memtable| memtable.bytes()).sum();
         // Rows that were written over in the memtable are still in the log.
-        let bytes = self.writer.lock().log.len().max(rows as u64);
+        let bytes = self.log.writer.lock().log.len().max(rows as u64);
         if bytes <= CLOSED_LOG_BYTES_MAX || self.space.is_scarce()? {
             return Ok(());
         }
@@ -183,12 +225,38 @@ impl Inner {
         }
     }
 
-    /// Begins a new log and memtable if the present ones have rows.
-    fn rotate_written(&self) -> StoreResult<()> {
-        let mut writer = self.writer.lock();
-        // Asked again under the lock: nothing may follow the record that closes the log.
-        self.health.check_changeable()?;
-        if writer.active.is_empty() { Ok(()) } else { self.rotate(&mut writer) }
+    /// Runs `act` while no writer can add anything and all that was written is in tables, durably; again until it
+    /// is done. What comes while the memtables are flushed is flushed once more with writers waiting, so that steady
+    /// writing does not put it off for ever.
+    pub(crate) fn when_flushed(
+        &self,
+        mut act: impl FnMut(&mut Writer, &ReadState) -> StoreResult<bool>,
+    ) -> StoreResult<()> {
+        loop {
+            self.flush_all()?;
+            let _job = self.job.lock();
+            let mut writer = self.log.writer.lock();
+            self.health.check_open()?;
+            let done = self.flush_under(&mut writer).and_then(|()| {
+                if !self.external.is_set() {
+                    self.refuse_waiting_rows()?;
+                }
+                act(&mut writer, &self.read_states.get())
+            });
+            self.log.remove_logs(writer);
+            if done? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Fails if memtables wait for the external sync to be set.
+    fn refuse_waiting_rows(&self) -> StoreResult<()> {
+        if self.read_states.get().immutables.iter().any(|memtable| memtable.has_external()) {
+            let message = "recovered rows depend on an external sync, but none is set";
+            return Err(StoreError::Invalid(message.to_owned()));
+        }
+        Ok(())
     }
 }
 
@@ -203,6 +271,7 @@ mod tests {
     use varve_testkit::hooked::{HookedEnv, Hooks};
 
     use super::*;
+    use crate::db::Inner;
     use crate::{Batch, BranchOptions, Db, DbOptions, KeyspaceOptions, Store};
 
     /// A store with a full memtable that depends on data outside of it.
@@ -215,7 +284,7 @@ mod tests {
         batch.put(space, b"key", vec![1]);
         batch.depends_on_external();
         db.write(batch).unwrap();
-        db.inner.rotate(&mut db.inner.writer.lock()).unwrap();
+        db.inner.log.rotate(&mut db.inner.log.writer.lock()).unwrap();
         db
     }
 
@@ -226,11 +295,11 @@ mod tests {
         let db = with_full_memtable(Arc::clone(&env) as Arc<dyn Env>);
         let (path_suffix, op) = (".wal".to_owned(), SimOp::Write);
         env.fail(FaultRule { path_suffix, op, nth: 1, errno: 28, sticky: true });
-        assert!(matches!(db.inner.flush_one(), Err(StoreError::NoSpace { .. })));
-        assert!(db.inner.work.is_flush_blocked());
+        assert!(matches!(db.inner.flusher.flush_one(), Err(StoreError::NoSpace { .. })));
+        assert!(db.inner.flusher.work.is_flush_blocked());
         env.clear_faults();
-        assert!(db.inner.flush_one().unwrap());
-        assert!(!db.inner.work.is_flush_blocked());
+        assert!(db.inner.flusher.flush_one().unwrap());
+        assert!(!db.inner.flusher.work.is_flush_blocked());
     }
 
     /// All moments that snapshots and branches keep were copied for each key space of each branch, in the way of all writers.
@@ -248,10 +317,10 @@ mod tests {
         let branches: Vec<_> =
             (0..50).map(|_| db.branch(&BranchOptions::default()).unwrap()).collect();
         (1..).zip(&branches[..10]).for_each(|(value, branch)| put(branch, value));
-        db.inner.rotate(&mut db.inner.writer.lock()).unwrap();
-        let lists = || db.inner.snapshots.lists.load(Ordering::Relaxed);
+        db.inner.log.rotate(&mut db.inner.log.writer.lock()).unwrap();
+        let lists = || db.inner.reads.snapshots.lists.load(Ordering::Relaxed);
         let before = lists();
-        assert!(db.inner.flush_one().unwrap());
+        assert!(db.inner.flusher.flush_one().unwrap());
         assert_eq!(lists() - before, 1);
         let values = branches.iter().map(|branch| branch.get(space, b"key").unwrap().unwrap()[0]);
         assert!(values.eq((1..=10).chain([0; 40])));
@@ -287,7 +356,7 @@ mod tests {
             assert_eq!(has_tables, flushes, "{puts} times {bytes} bytes");
             assert!(log_bytes < 1000, "{log_bytes} bytes of logs");
             let db = Db::open(env, Path::new("/store"), DbOptions::default()).unwrap();
-            let space = db.inner.read_states.get().keyspaces[0].id;
+            let space = db.inner.reads.read_states.get().keyspaces[0].id;
             assert_eq!(db.get(space, b"key").unwrap().unwrap(), vec![7; bytes]);
         }
     }
@@ -320,7 +389,7 @@ mod tests {
         db.write(batch).unwrap();
         db.close().unwrap();
         let files = env.files_raw();
-        assert!(matches!(db.inner.rotate_written(), Err(StoreError::Closed)));
+        assert!(matches!(db.inner.log.rotate_written(), Err(StoreError::Closed)));
         assert_eq!(env.files_raw(), files);
     }
 
@@ -336,12 +405,12 @@ mod tests {
             if path.extension().is_some_and(|extension| extension == "wal")
                 && let Some(inner) = &*self.inner.lock()
             {
-                let go_on = inner.writer.try_lock().is_some();
+                let go_on = inner.log.writer.try_lock().is_some();
                 self.writers_go_on.lock().push(go_on);
                 if go_on {
                     let mut batch = Batch::new();
-                    batch.put(inner.read_states.get().keyspaces[0].id, b"more", vec![2]);
-                    inner.write(batch).unwrap();
+                    batch.put(inner.reads.read_states.get().keyspaces[0].id, b"more", vec![2]);
+                    inner.commits.write(batch).unwrap();
                 }
             }
         }
@@ -354,10 +423,10 @@ mod tests {
         let env = HookedEnv::new(&SimEnv::new(2), at_removal.clone());
         let db = with_full_memtable(Arc::new(env));
         *at_removal.inner.lock() = Some(Arc::clone(&db.inner));
-        assert!(db.inner.flush_one().unwrap());
+        assert!(db.inner.flusher.flush_one().unwrap());
         assert_eq!(*at_removal.writers_go_on.lock(), [true]);
         // What comes during the first flush is flushed once more while writers wait.
-        db.clear_keyspace(db.inner.read_states.get().keyspaces[0].id).unwrap();
+        db.clear_keyspace(db.inner.reads.read_states.get().keyspaces[0].id).unwrap();
         at_removal.inner.lock().take();
         assert_eq!(*at_removal.writers_go_on.lock(), [true; 3]);
     }

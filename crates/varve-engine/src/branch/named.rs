@@ -10,7 +10,7 @@ use std::sync::Arc;
 use varve_format::edit::SNAPSHOT_NAME_BYTES_MAX;
 use varve_types::SeqNo;
 
-use super::Db;
+use super::handle::Branches;
 use crate::read_state::ReadState;
 use crate::snapshot::Pin;
 use crate::versions::changes::Changes;
@@ -33,31 +33,31 @@ impl ReadState {
     }
 }
 
-impl Db {
+impl Branches {
     /// Keeps the present state under `name` (1 to 255 bytes), durably. Costs a sync and a manifest edit, however large
     /// the store is. `Invalid` if there is one of this name.
-    pub fn create_snapshot(&self, name: &str) -> StoreResult<SnapshotInfo> {
-        self.inner.health.check_open()?;
+    pub(crate) fn create_snapshot(&self, name: &str) -> StoreResult<SnapshotInfo> {
+        self.health.check_open()?;
         if name.is_empty() || name.len() > SNAPSHOT_NAME_BYTES_MAX {
             let message = format!("a snapshot's name has 1 to {SNAPSHOT_NAME_BYTES_MAX} bytes");
             return Err(StoreError::Invalid(message));
         }
-        let _naming = self.inner.naming.lock();
-        if self.inner.read_states.get().snapshots.contains_key(name) {
+        let _naming = self.naming.lock();
+        if self.reads.read_states.get().snapshots.contains_key(name) {
             let message = format!("there is a snapshot called {name:?} already");
             return Err(StoreError::Invalid(message));
         }
-        let (pin, ()) = self.inner.snapshots.pin(|| ());
-        self.inner.sync()?;
+        let (pin, ()) = self.snapshots.pin(|| ());
+        self.log.sync()?;
         let info = SnapshotInfo { name: name.to_owned(), seq: pin.seq() };
         let named = Some((Arc::from(name), Arc::new(pin)));
-        self.inner.versions.install(&Changes { named, ..Changes::default() })?;
+        self.versions.install(&Changes { named, ..Changes::default() })?;
         Ok(info)
     }
 
     /// The named snapshots, by name.
-    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
-        let read_state = self.inner.read_states.get();
+    pub(crate) fn named_snapshots(&self) -> Vec<SnapshotInfo> {
+        let read_state = self.reads.read_states.get();
         let info = |(name, pin): (&Arc<str>, &Arc<Pin>)| SnapshotInfo {
             name: name.to_string(),
             seq: pin.seq(),
@@ -67,10 +67,10 @@ impl Db {
 
     /// Gives the snapshot `name` the name `new` (1 to 255 bytes) instead, durably. `Invalid` if there is none of that name,
     /// or one that has the new one.
-    pub fn rename_snapshot(&self, name: &str, new: &str) -> StoreResult<()> {
-        self.inner.health.check_open()?;
-        let _naming = self.inner.naming.lock();
-        let read_state = self.inner.read_states.get();
+    pub(crate) fn rename_snapshot(&self, name: &str, new: &str) -> StoreResult<()> {
+        self.health.check_open()?;
+        let _naming = self.naming.lock();
+        let read_state = self.reads.read_states.get();
         if new.is_empty()
             || new.len() > SNAPSHOT_NAME_BYTES_MAX
             || read_state.snapshots.contains_key(new)
@@ -79,19 +79,17 @@ impl Db {
         }
         let named = Some((Arc::from(new), Arc::clone(read_state.snapshot(name)?)));
         let unnamed = Some(Arc::from(name));
-        self.inner.versions.install(&Changes { named, unnamed, ..Changes::default() })?;
+        self.versions.install(&Changes { named, unnamed, ..Changes::default() })?;
         Ok(())
     }
 
     /// Forgets the name, durably. What only the snapshot saw goes with the next merges; branches that stand over it
     /// and readers keep what they see. `Invalid` if there is none of this name.
-    pub fn delete_snapshot(&self, name: &str) -> StoreResult<()> {
-        self.inner.health.check_open()?;
-        let _naming = self.inner.naming.lock();
-        self.inner.read_states.get().snapshot(name)?;
-        self.inner
-            .versions
-            .install(&Changes { unnamed: Some(Arc::from(name)), ..Changes::default() })?;
+    pub(crate) fn delete_snapshot(&self, name: &str) -> StoreResult<()> {
+        self.health.check_open()?;
+        let _naming = self.naming.lock();
+        self.reads.read_states.get().snapshot(name)?;
+        self.versions.install(&Changes { unnamed: Some(Arc::from(name)), ..Changes::default() })?;
         Ok(())
     }
 }

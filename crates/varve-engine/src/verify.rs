@@ -17,8 +17,8 @@ use varve_format::segment::{SegmentShare, ValuePointer};
 use varve_format::table::Properties;
 use varve_types::{FileNo, SeqNo};
 
-use super::Db;
 use crate::memtable::Found;
+use crate::reads::Reads;
 use crate::segment::Separated;
 use crate::sublevel_map::map::SublevelMap;
 use crate::table::cache::BlockPlace;
@@ -69,40 +69,39 @@ struct Walk<'a> {
     segments: BTreeMap<FileNo, u64>,
 }
 
-impl Db {
-    /// Reads every table of the store as it is now; calls `progress` after each.
-    pub fn verify(&self, progress: &mut dyn FnMut(VerifyProgress)) -> StoreResult<VerifyReport> {
-        self.inner.health.check_open()?;
-        let read_state = self.inner.read_states.get();
-        let mut report = VerifyReport::default();
-        let mut done = VerifyProgress::default();
-        for (_, table) in read_state.spaces().flat_map(|space| space.version.tables()) {
-            done.tables += 1;
-            done.bytes += table.meta().total_bytes();
-        }
-        for space in read_state.spaces() {
-            if let Err(broken) = space.version.check() {
-                let message = format!("key space {}: {broken}", space.name);
-                report.errors.push(StoreError::Invalid(message));
-            }
-            for (_, table) in space.version.tables() {
-                self.inner.health.check_open()?;
-                let prefixed = space.options.prefixed;
-                let number = space.version.number(table);
-                let map = space.version.map().map(|map| &**map).zip(number);
-                if let Err(error) =
-                    verify_table(&self.inner.cache, table, prefixed, map, &mut report)
-                {
-                    report.errors.push(error);
-                }
-                report.tables += 1;
-                done.tables_done += 1;
-                done.bytes_done += table.meta().total_bytes();
-                progress(done);
-            }
-        }
-        Ok(report)
+/// Reads every table of the store as it is now; calls `progress` after each.
+pub(crate) fn verify(
+    reads: &Reads,
+    progress: &mut dyn FnMut(VerifyProgress),
+) -> StoreResult<VerifyReport> {
+    reads.health.check_open()?;
+    let read_state = reads.read_states.get();
+    let mut report = VerifyReport::default();
+    let mut done = VerifyProgress::default();
+    for (_, table) in read_state.spaces().flat_map(|space| space.version.tables()) {
+        done.tables += 1;
+        done.bytes += table.meta().total_bytes();
     }
+    for space in read_state.spaces() {
+        if let Err(broken) = space.version.check() {
+            let message = format!("key space {}: {broken}", space.name);
+            report.errors.push(StoreError::Invalid(message));
+        }
+        for (_, table) in space.version.tables() {
+            reads.health.check_open()?;
+            let prefixed = space.options.prefixed;
+            let number = space.version.number(table);
+            let map = space.version.map().map(|map| &**map).zip(number);
+            if let Err(error) = verify_table(&reads.cache, table, prefixed, map, &mut report) {
+                report.errors.push(error);
+            }
+            report.tables += 1;
+            done.tables_done += 1;
+            done.bytes_done += table.meta().total_bytes();
+            progress(done);
+        }
+    }
+    Ok(report)
 }
 
 /// Reads `table`, past the cache, and compares it with what the manifest says of it.

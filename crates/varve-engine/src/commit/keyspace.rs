@@ -1,11 +1,14 @@
 //! Makes and clears key spaces.
+//!
+//! Invariant: a key space is made or cleared while no flush runs, so that a name is given once and a flush sees the
+//! list of key spaces that it began with.
 
 use std::sync::Arc;
 
 use varve_format::edit::KEYSPACE_NAME_BYTES_MAX;
 use varve_types::KeyspaceId;
 
-use super::{Inner, Writer};
+use super::write::Commits;
 use crate::keyspace::Keyspace;
 use crate::memtable::Memtable;
 use crate::read_state::ReadState;
@@ -13,7 +16,7 @@ use crate::version::Version;
 use crate::versions::changes::Changes;
 use crate::{KeyspaceOptions, StoreError, StoreResult};
 
-impl Inner {
+impl Commits {
     /// See [`crate::Store::keyspace`].
     pub(crate) fn keyspace(&self, name: &str, options: KeyspaceOptions) -> StoreResult<KeyspaceId> {
         self.health.check_open()?;
@@ -23,7 +26,7 @@ impl Inner {
             return Err(StoreError::Invalid(message));
         }
         // One at a time, so that a name is not given twice; flushes are kept off the list of spaces too.
-        let _job = self.flush_job.lock();
+        let _job = self.flusher.job.lock();
         let read_state = self.read_states.get();
         if let Some(space) = read_state.keyspaces.iter().find(|space| &*space.name == name) {
             return Ok(space.id);
@@ -36,12 +39,6 @@ impl Inner {
         let created = Some(Keyspace { id, name, options, version, branch, private });
         self.versions.install(&Changes { created, ..Changes::default() })?;
         Ok(id)
-    }
-
-    /// See [`crate::Store::keyspace_names`].
-    pub(crate) fn keyspace_names(&self) -> Vec<String> {
-        let read_state = self.read_states.get();
-        read_state.keyspaces.iter().map(|space| space.name.to_string()).collect()
     }
 
     /// See [`crate::Store::clear_keyspace`].
@@ -61,14 +58,14 @@ impl Inner {
         drop(read_state);
         let meets_locks = !keyspace.is_of_branch();
         if meets_locks {
-            self.wait_until_unlocked(keyspace)?;
+            self.locking.wait_until_unlocked(keyspace)?;
         }
-        self.when_flushed(|_, read_state| {
+        self.flusher.when_flushed(|_, read_state| {
             if meets_locks {
-                self.refuse_locked(keyspace)?;
+                self.locking.refuse_locked(keyspace)?;
             }
             let done = self.remove_tables(read_state, keyspace)?;
-            self.locks.store_has_changed();
+            self.log.locks.store_has_changed();
             Ok(done)
         })
     }
@@ -84,39 +81,5 @@ impl Inner {
         let removed = tables.map(|(place, table)| (keyspace, place, Arc::clone(table))).collect();
         let seen = vec![(keyspace, Arc::clone(version))];
         self.versions.install(&Changes { removed, seen, ..Changes::default() })
-    }
-
-    /// Runs `act` while no writer can add anything and all that was written is in tables, durably; again until it
-    /// is done. What comes while the memtables are flushed is flushed once more with writers waiting, so that steady
-    /// writing does not put it off for ever.
-    pub(crate) fn when_flushed(
-        &self,
-        mut act: impl FnMut(&mut Writer, &ReadState) -> StoreResult<bool>,
-    ) -> StoreResult<()> {
-        loop {
-            self.flush_all()?;
-            let _job = self.flush_job.lock();
-            let mut writer = self.writer.lock();
-            self.health.check_open()?;
-            let done = self.flush_under(&mut writer).and_then(|()| {
-                if !self.external.is_set() {
-                    self.refuse_waiting_rows()?;
-                }
-                act(&mut writer, &self.read_states.get())
-            });
-            self.remove_logs(writer);
-            if done? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Fails if memtables wait for the external sync to be set.
-    fn refuse_waiting_rows(&self) -> StoreResult<()> {
-        if self.read_states.get().immutables.iter().any(|memtable| memtable.has_external()) {
-            let message = "recovered rows depend on an external sync, but none is set";
-            return Err(StoreError::Invalid(message.to_owned()));
-        }
-        Ok(())
     }
 }

@@ -1,31 +1,45 @@
-//! The write path: log, then memtable.
+//! The write path: what a batch passes before it is in the log and the memtable.
+//!
+//! 1. The batch is checked: its rows fit their key spaces, and it is not too large.
+//! 2. There must be room on the device beside the reserve ([`crate::space`]), else some is got back ([`super::room`]).
+//!    While compactions are behind, the writer sleeps for a moment ([`crate::pace`]).
+//! 3. Under the writer's lock a full memtable is rotated, which waits while too many others wait for their flush.
+//! 4. If a transaction has locked a row of the batch, the writer gives the lock back and waits.
+//! 5. The batch is logged and applied ([`Log`]).
+//!
+//! Invariants:
+//! - From the question for locks to the publication of the rows, the writer's lock is held: no lock is granted between.
+//! - Nothing is waited for under the writer's lock but a flush, which gives the lock back meanwhile.
+//! - Each rotation is followed by a flush, whatever becomes of the write that brought it about.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
+use varve_env::Env;
 use varve_format::filter::PREFIX_BYTES;
 use varve_types::BranchId;
 use varve_types::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-use super::{Inner, Writer};
-use crate::compaction::done_if_room;
-use crate::compaction::reclaim::{DEAD_SHARE_FAIR, DEAD_SHARE_LEAST, DEAD_SHARE_MAX};
-use crate::memtable::Memtable;
-use crate::options::IMMUTABLES_MAX;
-use crate::read_state::ReadState;
-use crate::space::Admitted;
-use crate::wal::Appended;
+use super::flush::Flusher;
+use super::log::{Log, Writer};
+use super::work::Work;
+use crate::base::Base;
+use crate::compaction::compactor::Compactor;
+use crate::compaction::outputs::OutputMaker;
+use crate::external::ExternalSyncs;
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::options::{DbOptions, IMMUTABLES_MAX};
+use crate::pace::Pace;
+use crate::read_state::{ReadState, ReadStates};
+use crate::space::{Admitted, SpaceGuard};
+use crate::txn::locking::Locking;
+use crate::versions::VersionSet;
 use crate::{Batch, Op, StoreError, StoreResult};
 
 /// Bytes of an operation in the log besides key and value, nearly.
 const OP_OVERHEAD_BYTES: usize = 8;
-
-/// Who finds no room flushes what was written, at first if it is this much: that gives back the room of logs.
-const UNFLUSHED_BYTES_FAIR: u64 = 64 << 10;
-/// And at last if it is this much, some 60 removals: less takes more room in tables than it gives back.
-const UNFLUSHED_BYTES_MIN: u64 = 8 << 10;
-/// So many deletions are flushed so that what they delete goes, although there is room.
-const DELETIONS_FAIR: usize = 64;
 
 /// Whether the next batch can be taken.
 enum Room {
@@ -57,7 +71,51 @@ fn check_rows(read_state: &ReadState, batch: &Batch) -> StoreResult<usize> {
     Ok(bytes)
 }
 
-impl Inner {
+/// What takes batches.
+pub(crate) struct Commits {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Arc<DbOptions>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) read_states: Arc<ReadStates>,
+    pub(crate) external: Arc<ExternalSyncs>,
+    pub(crate) space: Arc<SpaceGuard>,
+    pub(crate) pace: Arc<Pace>,
+    pub(crate) work: Arc<Work>,
+    pub(crate) maker: Arc<OutputMaker>,
+    pub(crate) versions: Arc<VersionSet>,
+    pub(crate) compactor: Arc<Compactor>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) flusher: Arc<Flusher>,
+    pub(crate) locking: Arc<Locking>,
+}
+
+impl Commits {
+    /// Writes to the log that `flusher` flushes.
+    pub(crate) fn new(base: &Base, flusher: Arc<Flusher>, locking: Arc<Locking>) -> Commits {
+        let Base { env, dir, options, health, metrics, read_states, .. } = base.clone();
+        let (compactor, log) = (Arc::clone(&flusher.compactor), Arc::clone(&flusher.log));
+        Commits {
+            env,
+            dir,
+            options,
+            health,
+            metrics,
+            read_states,
+            external: Arc::clone(&log.external),
+            space: Arc::clone(&compactor.space),
+            pace: Arc::clone(&compactor.pace),
+            work: Arc::clone(&log.work),
+            maker: Arc::clone(&compactor.maker),
+            versions: Arc::clone(&compactor.versions),
+            compactor,
+            log,
+            flusher,
+            locking,
+        }
+    }
+
     /// See [`crate::Store::write`].
     pub(crate) fn write(&self, batch: Batch) -> StoreResult<()> {
         self.write_beside(batch, None)
@@ -80,7 +138,7 @@ impl Inner {
     /// between the making and the writing. `make` is called again, with what it made, if a lock of a transaction other
     /// than `owner` was in the way.
     ///
-    /// REQUIRES: the batch is not empty and keeps to the limits ([`Inner::check_batch`]).
+    /// REQUIRES: the batch is not empty and keeps to the limits ([`Commits::check_batch`]).
     pub(crate) fn write_made(
         &self,
         bytes: u64,
@@ -97,7 +155,7 @@ impl Inner {
         written
     }
 
-    /// [`Inner::write_made`] without the work that is due once the memtable was rotated, which sets `rotated`.
+    /// [`Commits::write_made`] without the work that is due once the memtable was rotated, which sets `rotated`.
     fn write_in_turn(
         &self,
         bytes: u64,
@@ -113,19 +171,19 @@ impl Inner {
         }
         let (mut refused, mut patience) = (None, None);
         loop {
-            let mut writer = self.writer.lock();
+            let mut writer = self.log.writer.lock();
             // Asked again under the lock: nothing may follow the record that closes the log.
             self.health.check_changeable()?;
             match self.make_room(&mut writer, reclaims)? {
                 Room::Ready(was_rotated) => {
                     *rotated |= was_rotated;
                     let batch = make(refused.take())?;
-                    let Some(blocked) = self.blocked(owner, &batch) else {
-                        match self.log_batch(&mut writer, &batch) {
+                    let Some(blocked) = self.locking.blocked(owner, &batch) else {
+                        match self.log.log_batch(&mut writer, &batch) {
                             // What the device tells of cannot always be had, and what is held is not for growth.
                             Err(StoreError::NoSpace { .. }) => {}
                             logged => {
-                                self.apply(&mut writer, batch, logged?);
+                                self.log.apply(&mut writer, batch, logged?);
                                 return Ok(());
                             }
                         }
@@ -138,13 +196,13 @@ impl Inner {
                     };
                     drop(writer);
                     refused = Some(batch);
-                    let patience = patience.get_or_insert_with(|| self.writer_patience());
-                    self.wait_for_locks(patience, blocked)?;
+                    let patience = patience.get_or_insert_with(|| self.locking.writer_patience());
+                    self.locking.wait_for_locks(patience, blocked)?;
                     continue;
                 }
                 Room::AfterFlush => drop(writer),
             }
-            self.flush_pending()?;
+            self.flusher.flush_pending()?;
         }
     }
 
@@ -165,79 +223,9 @@ impl Inner {
     }
 
     /// The error of a write that finds no room.
-    fn refused(&self) -> StoreError {
+    pub(super) fn refused(&self) -> StoreError {
         self.metrics.refused_no_space.add(1);
         StoreError::NoSpace { path: self.dir.clone() }
-    }
-
-    /// Gets some room back if it can, for what comes after a write that finds its own.
-    fn reclaim_for_later(&self) -> StoreResult<()> {
-        match self.reclaim_one(DEAD_SHARE_FAIR) {
-            Err(error @ (StoreError::Closed | StoreError::Poisoned { .. })) => Err(error),
-            Err(error) => {
-                log::warn!("no room is got back before a removal: {error}");
-                Ok(())
-            }
-            Ok(_) => Ok(()),
-        }
-    }
-
-    /// Bytes of the rows that no table has.
-    fn unflushed_bytes(&self) -> u64 {
-        self.read_states
-            .with(|read_state| read_state.memtables().map(|memtable| memtable.bytes() as u64).sum())
-    }
-
-    /// Gets room on a full device: that of the logs, of rows that nobody sees, or of removals that the storage has not finished. False
-    /// if there is none to be had.
-    pub(crate) fn get_room(&self) -> StoreResult<bool> {
-        if self.flush_from(UNFLUSHED_BYTES_FAIR)? {
-            return Ok(true);
-        }
-        if self.reclaim_one(DEAD_SHARE_MAX)? {
-            // The flush that found no room may find some now, and until it does no memtable gives way to another.
-            if self.work.is_flush_blocked() {
-                done_if_room(self.flush_pending().map(|()| true))?;
-            }
-            return Ok(true);
-        }
-        Ok(self.flush_from(UNFLUSHED_BYTES_MIN)? || self.space.settle()?)
-    }
-
-    fn has_deletions(&self) -> bool {
-        let deletions: usize = self
-            .read_states
-            .with(|read_state| read_state.memtables().map(|memtable| memtable.deletions()).sum());
-        deletions >= DELETIONS_FAIR
-    }
-
-    /// Flushes what was written if much of it deletes. False if it does not, or there is no room.
-    pub(crate) fn flush_deletions(&self) -> StoreResult<bool> {
-        Ok(self.has_deletions() && self.flush_from(0)?)
-    }
-
-    /// Whether there may be something to do for [`Inner::flush_deletions`] or [`Inner::get_removed_room`].
-    pub(crate) fn may_get_removed_room(&self) -> StoreResult<bool> {
-        Ok(self.has_deletions() || self.may_reclaim(DEAD_SHARE_LEAST)?)
-    }
-
-    /// Gets back the room of what was removed where that is most of a table, which writes less than it gives back. False if there
-    /// is no such table.
-    pub(crate) fn get_removed_room(&self) -> StoreResult<bool> {
-        self.reclaim_one(DEAD_SHARE_LEAST)
-    }
-
-    /// Flushes what was written if it is at least `bytes_min`; false if it is less, or could not be flushed.
-    fn flush_from(&self, bytes_min: u64) -> StoreResult<bool> {
-        if self.unflushed_bytes() < bytes_min {
-            return Ok(false);
-        }
-        let flushes = self.metrics.flushes.get();
-        match self.flush_all() {
-            Err(StoreError::NoSpace { .. }) => Ok(false),
-            // Rows that depend on an external sync wait until one is set.
-            other => other.map(|()| self.metrics.flushes.get() > flushes),
-        }
     }
 
     /// Checks a batch against the limits; returns its bytes, nearly.
@@ -273,7 +261,7 @@ impl Inner {
             let read_state = self.read_states.get();
             if read_state.immutables.len() < IMMUTABLES_MAX {
                 drop(read_state);
-                return match self.rotate(writer) {
+                return match self.log.rotate(writer) {
                     Err(StoreError::NoSpace { .. }) if may_grow => Ok(Room::Ready(false)),
                     other => other.map(|()| Room::Ready(true)),
                 };
@@ -298,61 +286,10 @@ impl Inner {
             }
             self.metrics.flush_waits.add(1);
             let start = self.env.monotonic();
-            self.flushed.wait(writer);
+            self.log.flushed.wait(writer);
             let waited = self.env.monotonic().saturating_sub(start);
             self.metrics.flush_wait_ns.add(waited.as_nanos() as u64);
             self.health.check_changeable()?;
-        }
-    }
-
-    /// Begins a new log and memtable; the present memtable waits for its flush.
-    pub(crate) fn rotate(&self, writer: &mut Writer) -> StoreResult<()> {
-        let no = self.file_numbers.take();
-        writer.log.rotate(no, writer.next_seq)?;
-        let next = Arc::new(Memtable::new(no, self.options.memtable_bytes));
-        let full = std::mem::replace(&mut writer.active, Arc::clone(&next));
-        self.read_states.update(|read_state| {
-            read_state.immutables.insert(0, full);
-            read_state.active = next;
-        });
-        // Here and not by callers, whose own work may fail after it.
-        self.work.flush_is_due();
-        Ok(())
-    }
-
-    /// Logs a batch.
-    fn log_batch(&self, writer: &mut Writer, batch: &Batch) -> StoreResult<Appended> {
-        match writer.log.append_batch(writer.next_seq, batch) {
-            Err(error @ StoreError::NoSpace { .. }) => Err(error),
-            appended => appended.map_err(|error| self.health.poison.set(&error)),
-        }
-    }
-
-    /// Applies a batch that was logged.
-    fn apply(&self, writer: &mut Writer, batch: Batch, logged: Appended) {
-        let first_seq = writer.next_seq;
-        let Appended { bytes, in_window, warmed } = logged;
-        if batch.is_external() {
-            writer.active.mark_external();
-        }
-        batch.ended().iter().for_each(|branch| writer.active.note_ended(*branch));
-        let ops = batch.into_ops();
-        let changes_store = ops.iter().any(|op| !op.keyspace().is_of_branch());
-        // Under the writer's lock, here and nowhere else.
-        self.metrics.batches.add_alone(1);
-        self.metrics.writes.add_alone(ops.len() as u64);
-        self.metrics.row_bytes.add_alone(ops.iter().map(Op::bytes).sum());
-        self.metrics.log_bytes.add_alone(bytes);
-        self.metrics.log_window_bytes.add_alone(if in_window { bytes } else { 0 });
-        self.metrics.log_warmed_bytes.add_alone(warmed);
-        writer.next_seq = first_seq.advanced(ops.len() as u64);
-        let last_seq = first_seq.advanced(ops.len() as u64 - 1);
-        self.snapshots.publish(last_seq, |is_seen| {
-            let versions = Some(&self.read_states.writes);
-            writer.active.apply(first_seq, ops.into_iter(), is_seen, versions);
-        });
-        if changes_store {
-            self.locks.store_has_changed();
         }
     }
 }
@@ -383,9 +320,9 @@ mod tests {
         let db = Db::open(env, dir.path(), options).unwrap();
         let options = KeyspaceOptions { prefixed: false, compressed: false };
         let space = db.keyspace("rows", options).unwrap();
-        let inner = &db.inner;
+        let inner = &db.inner.commits;
         for round in 0..3_u32 {
-            let is_full = || inner.writer.lock().active.bytes() >= inner.options.memtable_bytes;
+            let is_full = || inner.log.writer.lock().active.bytes() >= inner.options.memtable_bytes;
             for row in 0_u32.. {
                 if is_full() {
                     break;
@@ -424,10 +361,10 @@ mod tests {
         write(|batch, space, key| batch.put(space, vec![key], vec![key; 1000]));
         write(|batch, space, key| batch.delete(space, vec![key]));
         env.set_capacity(env.used_bytes());
-        db.inner.space.wrote(1 << 40);
+        db.inner.commits.space.wrote(1 << 40);
         let (path_suffix, op) = (".table".to_owned(), SimOp::Read);
         env.fail(FaultRule { path_suffix, op, nth: 1, errno: 5, sticky: true });
-        db.inner.admit(1, true).unwrap();
+        db.inner.commits.admit(1, true).unwrap();
         assert!(env.fault_count() > 0, "nobody looked for room");
     }
 
@@ -455,7 +392,7 @@ mod tests {
         let db = Db::open(env, Path::new("/store"), options).unwrap();
         let options = KeyspaceOptions { prefixed: false, compressed: false };
         let space = db.keyspace("rows", options).unwrap();
-        let inner = &db.inner;
+        let inner = &db.inner.commits;
         let keys = (0..17_u8).map(|at| vec![at]);
         let mut rows = keys.clone().map(|key| (key.into(), vec![1; VALUE_BYTES].into()));
         db.insert_sorted(space, &mut rows, false).unwrap();
@@ -468,7 +405,7 @@ mod tests {
         // Two memtables wait, and a third is full.
         for round in 0..3_u8 {
             for row in 0_u8.. {
-                if inner.writer.lock().active.bytes() >= inner.options.memtable_bytes {
+                if inner.log.writer.lock().active.bytes() >= inner.options.memtable_bytes {
                     break;
                 }
                 let mut batch = Batch::new();
@@ -476,13 +413,13 @@ mod tests {
                 db.write(batch).unwrap();
             }
             if round < 2 {
-                inner.rotate(&mut inner.writer.lock()).unwrap();
+                inner.log.rotate(&mut inner.log.writer.lock()).unwrap();
             }
         }
         assert_eq!(inner.read_states.get().immutables.len(), IMMUTABLES_MAX);
         sim.set_capacity(sim.used_bytes() + (140 << 10));
         no_threads.0.store(true, Ordering::Relaxed);
-        assert!(matches!(inner.flush_one(), Err(StoreError::NoSpace { .. })));
+        assert!(matches!(inner.flusher.flush_one(), Err(StoreError::NoSpace { .. })));
         assert!(inner.work.is_flush_blocked());
         inner.space.wrote(1 << 40);
         let mut batch = Batch::new();

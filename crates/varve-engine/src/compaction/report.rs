@@ -1,7 +1,7 @@
 //! Tells what the store did and holds.
 
-use super::Inner;
-use crate::compaction::defragment::fragmentation_of;
+use super::compactor::Compactor;
+use super::defragment::fragmentation_of;
 use crate::keyspace::Keyspace;
 use crate::metrics::{
     KeyspaceReport, LevelReport, MapReport, MetricsReport, PlanReport, StateReport,
@@ -11,7 +11,7 @@ use crate::read_state::ReadState;
 use crate::sublevel_map::map::SublevelMap;
 use crate::version::Version;
 
-impl Inner {
+impl Compactor {
     /// Counters and sizes as one JSON object.
     pub(crate) fn metrics_json(&self) -> String {
         // Plain structs of numbers and strings always serialize.
