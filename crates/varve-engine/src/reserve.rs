@@ -47,7 +47,7 @@ pub struct Reserve {
     dir: PathBuf,
     /// Bytes to hold on a device of any size; 0: none.
     wanted_bytes: u64,
-    /// Files that are there, with the bytes that each holds.
+    /// Files that are there, with the bytes that each holds; 0 for one that has yet to get its room.
     held: Mutex<BTreeMap<u8, u64>>,
     /// The sum of those that a running store may take.
     usable_bytes: AtomicU64,
@@ -61,9 +61,8 @@ impl Reserve {
     pub fn find(below: &Arc<dyn Env>, dir: &Path, wanted_bytes: u64) -> Arc<Reserve> {
         let mut held = BTreeMap::new();
         for number in 0..PIECES + OPENING_PIECES {
-            // A copy of a store may have files without room.
-            let stat = below.stat(&StoreFile::Reserve(number).path(dir));
-            if let Some(stat) = stat.ok().filter(|stat| stat.allocated > 0) {
+            // A copy of a store, and a power cut, may leave files without room. They still hold an inode.
+            if let Ok(stat) = below.stat(&StoreFile::Reserve(number).path(dir)) {
                 held.insert(number, stat.allocated);
             }
         }
@@ -148,7 +147,7 @@ impl Reserve {
     /// Makes the files that are missing, as far as there is room, and removes those that are not wanted.
     pub fn refill(&self) {
         let mut held = self.held.lock();
-        if self.wanted_bytes > 0 && held.len() == usize::from(PIECES + OPENING_PIECES) {
+        if self.wanted_bytes > 0 && is_whole(&held) {
             return;
         }
         if let Err(error) = self.refill_locked(&mut held)
@@ -156,8 +155,7 @@ impl Reserve {
         {
             log::warn!("cannot hold room in {}: {error}", self.dir.display());
         }
-        let is_whole = held.len() == usize::from(PIECES + OPENING_PIECES);
-        self.has_given.fetch_and(!is_whole, Ordering::Relaxed);
+        self.has_given.fetch_and(!is_whole(&held), Ordering::Relaxed);
         self.count(&held);
     }
 
@@ -176,7 +174,7 @@ impl Reserve {
         }
         let mut left = available_bytes;
         for number in 0..PIECES + OPENING_PIECES {
-            if held.contains_key(&number) {
+            if held.get(&number).is_some_and(|bytes| *bytes > 0) {
                 continue;
             }
             // What is running needs some, too.
@@ -187,6 +185,7 @@ impl Reserve {
             let made = self.make(&path, piece);
             if let Err(error) = made {
                 let _ = self.below.remove_file(&path);
+                held.remove(&number);
                 return Err(error);
             }
             held.insert(number, piece);
@@ -221,6 +220,11 @@ impl Reserve {
         }
         file.sync_data()
     }
+}
+
+/// Whether all files are there, with their room.
+fn is_whole(held: &BTreeMap<u8, u64>) -> bool {
+    held.len() == usize::from(PIECES + OPENING_PIECES) && held.values().all(|bytes| *bytes > 0)
 }
 
 /// See [`Reserve::env`].

@@ -128,8 +128,8 @@ fn copy_through_memory(
 ) -> io::Result<u64> {
     let mut buffer = vec![0; len.min(COPY_PIECE_BYTES) as usize];
     let count = source.read_at(&mut buffer, from)?;
-    target.write_all_at(&buffer[..count], to)?;
-    Ok(count as u64)
+    // Of a copy that finds no room halfway the caller must hear what has changed.
+    Ok(target.write_at(&buffer[..count], to)? as u64)
 }
 
 /// An open file. All calls take `&self` and may be made from several threads at once.

@@ -561,3 +561,25 @@ fn deletions_that_stand_close_together_among_other_rows_count() {
         assert!(left < full / 3, "{name}: {full} bytes, then {left}");
     }
 }
+
+/// A power cut had taken the room of the files that are held, and nobody gave back the inodes that they still had.
+#[test]
+fn a_store_opens_without_an_inode_where_its_reserve_has_lost_its_room() {
+    let (_, design) = PRESETS[0];
+    let store = Filled::new(design, 1);
+    store.add(0, 4);
+    let (env, reserve) = (Arc::clone(&store.env), store_dir());
+    drop(store.db);
+    let env = env.process_kill();
+    let mut held = 0;
+    for item in env.list(&reserve).unwrap() {
+        if item.name.to_string_lossy().starts_with("RESERVE") {
+            env.open(&reserve.join(&item.name), OpenMode::ReadWrite).unwrap().set_len(0).unwrap();
+            held += 1;
+        }
+    }
+    assert!(held > 10, "{held} files are held");
+    let nodes = env.files_raw().len() as u64;
+    env.set_room_rules(RoomRules { inodes_max: nodes, ..RoomRules::default() });
+    Db::open(env.clone(), &store_dir(), options(design)).unwrap();
+}

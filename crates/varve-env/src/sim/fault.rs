@@ -138,8 +138,8 @@ pub(super) struct Control {
     pub(super) crash_after: Option<u64>,
     pub(super) crash_at_sync: Option<u64>,
     pub(super) crashed: bool,
-    /// At which operation others take all room but so many bytes.
-    pub(super) fill_after: Option<(u64, u64)>,
+    /// At which operations others take all room but so many bytes.
+    pub(super) fills: Vec<(u64, u64)>,
     /// Syncs that do nothing: their kind and a part of the path.
     pub(super) ignored: Vec<(SimOp, String)>,
     pub(super) faults: Vec<FaultRule>,

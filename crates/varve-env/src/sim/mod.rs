@@ -103,11 +103,10 @@ impl State {
             watcher(&entry, &|| self.copy());
             self.watcher = Some(watcher);
         }
-        if let Some((n, left_bytes)) = self.control.fill_after
-            && op.mutates()
-            && self.control.op_count >= n
+        let count = self.control.op_count;
+        for (_, left_bytes) in
+            self.control.fills.extract_if(.., |(n, _)| op.mutates() && count >= *n)
         {
-            self.control.fill_after = None;
             self.disk.fill(left_bytes / PAGE_BYTES);
         }
         self.control.begin(op, paths, range)
@@ -343,9 +342,9 @@ impl SimEnv {
         self.shared.state.lock().disk.fill(left_bytes / PAGE_BYTES);
     }
 
-    /// Once [`SimEnv::op_count`] is `n`, files of others take all room but `left_bytes`.
+    /// Once [`SimEnv::op_count`] is `n`, files of others take all room but `left_bytes`. They may do so several times.
     pub fn fill_after(&self, n: u64, left_bytes: u64) {
-        self.shared.state.lock().control.fill_after = Some((n, left_bytes));
+        self.shared.state.lock().control.fills.push((n, left_bytes));
     }
 
     /// From now on copies of files share room, as far as callers can tell; each takes its own all the same.

@@ -312,6 +312,34 @@ fn a_full_disk_takes_a_prefix_and_recovers() {
     assert_eq!(env.used_bytes(), 4096);
 }
 
+/// The caller was told that there is no room, and not what had been written.
+#[test]
+fn a_copy_that_finds_no_room_halfway_says_how_far_it_came() {
+    let (env, source) = with_durable(&[1; 4 * 4096]);
+    let target = create(&env, "/g");
+    env.set_capacity(env.used_bytes() + 2 * 4096);
+    let copy = |at| target.copy_from(source.as_ref(), at, at, 4 * 4096 - at);
+    assert_eq!(copy(0).unwrap(), 2 * 4096);
+    assert_eq!(copy(2 * 4096).unwrap_err().raw_os_error(), Some(28));
+    assert_eq!(target.stat().unwrap().len, 2 * 4096);
+}
+
+#[test]
+fn others_may_fill_the_disk_several_times() {
+    let (env, file) = with_durable(&[1; 4096]);
+    env.set_capacity(16 * 4096);
+    let free = || env.space(Path::new("/")).unwrap().available_bytes / 4096;
+    let count = env.op_count();
+    env.fill_after(count, 4 * 4096);
+    env.fill_after(count + 2, 4096);
+    file.write_all_at(&[1; 4096], 4096).unwrap();
+    assert_eq!(free(), 3);
+    file.set_len(4096).unwrap();
+    assert_eq!(free(), 4);
+    file.write_all_at(&[1], 0).unwrap();
+    assert_eq!(free(), 1);
+}
+
 #[test]
 fn faults_hit_what_they_name() {
     let env = SimEnv::new(1);

@@ -42,9 +42,9 @@ pub(crate) fn copy_part(
     let (source, target) = (Shifted { file: source, by: from }, Shifted { file: target, by: to });
     let len = len.min(source.file.stat()?.len.saturating_sub(from));
     let (mut at, mut written) = (0, false);
-    let len_before = target.file.stat()?.len;
+    let before = target.file.stat()?;
     // With holes in between at once, so that no power cut leaves a length that comes from the holes.
-    let grows = next(&source, Seek::Hole, 0)? < len && len_before < to + len;
+    let grows = next(&source, Seek::Hole, 0)? < len && before.len < to + len;
     if grows {
         target.file.write_all_at(&[0], to + len - 1)?;
         written = true;
@@ -57,9 +57,15 @@ pub(crate) fn copy_part(
             Err(error) => failed = Some(error),
         }
     }
-    // Nor does a copy that ends early leave one.
+    // Nor does a copy that ends early leave one, and one that does not begin leaves nothing.
     if grows && at < len && target.file.stat()?.len == to + len {
-        target.file.set_len(len_before.max(to + at))?;
+        match at {
+            0 => {
+                target.file.set_len(before.len)?;
+                target.file.set_times(None, Some(before.modified))?;
+            }
+            _ => target.file.set_len(before.len.max(to + at))?,
+        }
     }
     match failed {
         Some(error) if at == 0 => Err(error),

@@ -389,7 +389,7 @@ fn a_crash_while_cloning_or_unfolding_leaves_a_state_that_existed() {
     let options = ScriptOptions {
         steps: 70,
         large_file_threshold_bytes: 8 << 10,
-        files_begin_large: false,
+        new_large: crash_points::GUESSED_LARGE,
         restarts: true,
         clones_percent: 12,
         copies_percent: 0,

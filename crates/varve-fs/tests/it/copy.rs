@@ -8,8 +8,8 @@ use varve_vfs::{FsError, Handle, Position, Vfs};
 
 use crate::against_model::run_rounds;
 use crate::crash::{open, sim_store};
-use crate::crash_points::{Store, THRESHOLD_BYTES, explore_seeds};
-use crate::support::{BOTH, Calls, READ, ROOT, Rig, name, os_env, store_of};
+use crate::crash_points::{GUESSED_LARGE, Store, THRESHOLD_BYTES, explore_seeds};
+use crate::support::{BOTH, Calls, READ, ROOT, Rig, WRITE, name, os_env, store_of};
 
 const SIZES: [usize; 4] = [0, 300, 30_000, 300_000];
 
@@ -215,11 +215,32 @@ fn a_crash_while_copying_leaves_bytes_that_were_there() {
     let options = ScriptOptions {
         steps: 80,
         large_file_threshold_bytes: THRESHOLD_BYTES,
-        files_begin_large: false,
+        new_large: GUESSED_LARGE,
         restarts: true,
         clones_percent: 0,
         copies_percent: 25,
     };
     let points = explore_seeds(&Store, 0..4, &options);
     assert!(points > 200, "{points}");
+}
+
+/// The target had become longer, and its times new.
+#[test]
+fn a_copy_of_bytes_and_holes_for_which_there_is_no_room_changes_nothing() {
+    let large_file_threshold_bytes = THRESHOLD_BYTES;
+    let options = FormatOptions { large_file_threshold_bytes, ..FormatOptions::default() };
+    let env = sim_store(3, &options);
+    let fs = open(&env);
+    let (source, target) = (fs.mk(ROOT, "source"), fs.mk(ROOT, "target"));
+    fs.put_at(source, 0, &[1; 9000]);
+    fs.put_at(source, 3 * THRESHOLD_BYTES, &[1; 9000]);
+    fs.put_at(target, 0, &[2; 2 * THRESHOLD_BYTES as usize]);
+    let before = fs.getattr(target).unwrap();
+    let (read, write) = (fs.open(source, READ).unwrap(), fs.open(target, WRITE).unwrap());
+    env.set_capacity(0);
+    let to = at(target, write.handle, 4 * THRESHOLD_BYTES);
+    let refused = fs.copy_range(at(source, read.handle, 0), to, 1 << 20);
+    assert!(matches!(refused, Err(FsError::NoSpace(_))), "{refused:?}");
+    let after = fs.getattr(target).unwrap();
+    assert_eq!((after.size, after.mtime), (before.size, before.mtime));
 }

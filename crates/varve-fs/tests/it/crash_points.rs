@@ -13,7 +13,8 @@ use varve_env::sim::{SimEnv, SimOp};
 use varve_fs::fsck::Severity;
 use varve_fs::{FormatOptions, MountOptions, NewFiles, VarveFs, format};
 use varve_testkit::crash::{
-    Exploration, Found, Image, Script, ScriptOptions, Step, Subject, Tally, Violation, explore,
+    Exploration, Found, Image, NewLarge, Script, ScriptOptions, Step, Subject, Tally, Violation,
+    explore,
 };
 use varve_testkit::fsops::Session;
 use varve_testkit::skipped;
@@ -24,6 +25,8 @@ use crate::support::{Calls, ROOT};
 
 /// Small enough for a few pages of writes to cross it.
 pub(crate) const THRESHOLD_BYTES: u64 = 16 << 10;
+/// Where [`NewFiles::Auto`] guesses: after so many large files of one directory the next begins large.
+pub(crate) const GUESSED_LARGE: NewLarge = NewLarge::After(4);
 const THREADS: usize = 2;
 
 /// A store whose logs, tables and manifests are so small that all of them are replaced during one run.
@@ -105,21 +108,25 @@ impl Subject for BeginsLarge {
 }
 
 pub(crate) fn script(seed: u64, steps: usize, restarts: bool) -> Script {
-    script_with(seed, steps, restarts, false)
+    script_with(seed, steps, restarts, GUESSED_LARGE)
 }
 
-pub(crate) fn script_with(
-    seed: u64,
-    steps: usize,
-    restarts: bool,
-    files_begin_large: bool,
-) -> Script {
+/// Which files begin large on a mount with this option.
+pub(crate) fn new_large(new_files: NewFiles) -> NewLarge {
+    match new_files {
+        NewFiles::Auto => GUESSED_LARGE,
+        NewFiles::Small => NewLarge::Never,
+        NewFiles::Large => NewLarge::Always,
+    }
+}
+
+pub(crate) fn script_with(seed: u64, steps: usize, restarts: bool, new_large: NewLarge) -> Script {
     let large_file_threshold_bytes = THRESHOLD_BYTES;
     let (clones_percent, copies_percent) = (0, 0);
     let options = ScriptOptions {
         steps,
         large_file_threshold_bytes,
-        files_begin_large,
+        new_large,
         restarts,
         clones_percent,
         copies_percent,
@@ -157,11 +164,9 @@ const STEPS: usize = 150;
 
 /// Explores the script of `steps` steps; for every third seed files begin large.
 fn explored(seed: u64, steps: usize, exploration: &Exploration) -> Result<Tally, Violation> {
-    let files_begin_large = seed % 3 == 2;
-    let script = script_with(seed, steps, true, files_begin_large);
-    match files_begin_large {
-        true => explore(&BeginsLarge, &script, exploration),
-        false => explore(&Store, &script, exploration),
+    match seed % 3 {
+        2 => explore(&BeginsLarge, &script_with(seed, steps, true, NewLarge::Always), exploration),
+        _ => explore(&Store, &script(seed, steps, true), exploration),
     }
 }
 

@@ -14,7 +14,7 @@ use varve_testkit::crash::{Clock, Found, Image, Reached, Script, Step, Subject};
 use varve_testkit::fsops::{Answer, Session, TreePath};
 use varve_vfs::{Caller, FsError, Vfs};
 
-use crate::crash_points::{Store, open_tiny, script_with};
+use crate::crash_points::{Store, new_large, open_tiny, script_with};
 use crate::support::{BOTH, ROOT, name};
 
 const EIO: i32 = 5;
@@ -66,7 +66,7 @@ struct Case {
 
 impl Case {
     fn new(seed: u64, new_files: NewFiles) -> Case {
-        let script = script_with(seed, STEPS, false, new_files == NewFiles::Large);
+        let script = script_with(seed, STEPS, false, new_large(new_files));
         Case { script, new_files }
     }
 }

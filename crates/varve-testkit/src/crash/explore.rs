@@ -324,7 +324,7 @@ impl<S: Subject> Check<'_, '_, S> {
             killed: self.image.is_kill(),
             stale: self.image.is_stale(),
             unplugged: self.image.is_of_storage(),
-            failed: false,
+            failed: self.shared.script.has_refusals(),
         };
         if reached.unplugged {
             return self.check_what_is_left(&fs, reached);
@@ -441,7 +441,7 @@ mod tests {
 
     use varve_env::{Env, OpenMode};
 
-    use super::super::ScriptOptions;
+    use super::super::{NewLarge, ScriptOptions};
     use super::*;
     use crate::model::ModelFs;
 
@@ -481,7 +481,7 @@ mod tests {
         let options = ScriptOptions {
             steps: 1,
             large_file_threshold_bytes: 1 << 16,
-            files_begin_large: false,
+            new_large: NewLarge::Never,
             restarts: false,
             clones_percent: 0,
             copies_percent: 0,

@@ -8,8 +8,8 @@
 //!   found whose row claims bytes (the move out of the rows, the release by the last writer).
 //! - Each byte is one that the file had at that place in its base or at any step since. It may be zero
 //!   where the base had none, or the file was shorter in between.
-//! - The length is one that the file had since its base, or the end of a write since; the write under way may
-//!   end anywhere before its end.
+//! - The length is one that the file had since its base, or the end of a write since; the write under way and a copy from
+//!   another file, which is made in pieces, may end anywhere before their end.
 //!
 //! After the death of the process alone the base is the last step that ended.
 //!
@@ -26,6 +26,7 @@
 //!   ctime is left what the last row says that survived.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use varve_types::{InodeId, Timestamp};
@@ -57,8 +58,8 @@ struct Bytes {
     synced: Vec<usize>,
     /// Steps whose rows claim its bytes, and the step whose bytes they are.
     claimed: Vec<(usize, usize)>,
-    /// Ends of writes, with their steps.
-    ends: Vec<(usize, u64)>,
+    /// Where writes end, or the parts of them that survive, with their steps.
+    ends: Vec<(usize, RangeInclusive<u64>)>,
     /// The step from which on it is large.
     large_from: Option<usize>,
     /// It is a clone that still has the bytes of a large file: large itself when it gets its own, however long it is then.
@@ -179,15 +180,15 @@ impl History {
         self.states.last()?.inodes.get(path).copied()
     }
 
-    /// The step `at` writes up to `end`, or sets that length; the file is large from the step `large_from` on.
+    /// The step `at` writes up to the last of `ends`, or sets that length, and may leave each of them; the file is large from the step `large_from` on.
     pub(super) fn note_end(
         &mut self,
         ino: InodeId,
         at: usize,
-        end: u64,
+        ends: RangeInclusive<u64>,
         large_from: Option<usize>,
     ) {
-        self.bytes.entry(ino).or_default().ends.push((at, end));
+        self.bytes.entry(ino).or_default().ends.push((at, ends));
         if let Some(from) = large_from {
             self.note_large(ino, at, from);
         }
@@ -438,9 +439,11 @@ impl Bytes {
         let len = found.len() as u64;
         let known_len = base.len() as u64 == len
             || later.iter().any(|content| content.len() as u64 == len)
-            || ends.clone().any(|(step, end)| *end == len || (*step == last_step && *end > len));
+            || ends.clone().any(|(step, ends)| {
+                ends.contains(&len) || (*step == last_step && *ends.end() > len)
+            });
         if !known_len {
-            let ends: Vec<u64> = ends.map(|(_, end)| *end).collect();
+            let ends: Vec<_> = ends.map(|(_, ends)| ends).collect();
             return Err(format!(
                 "it has {len} bytes; had {} at step {base_step}, then {ends:?}",
                 base.len()

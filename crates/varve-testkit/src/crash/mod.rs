@@ -40,7 +40,7 @@ pub use clock::Clock;
 pub use explore::{Exploration, Point, Subject, Tally, Violation, explore};
 pub use history::{Found, History, Reached};
 pub use image::Image;
-pub use script::{Fits, Gate, Script, ScriptOptions, Step};
+pub use script::{Fits, Gate, NewLarge, Script, ScriptOptions, Step};
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! for every moment of the run.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 
 use varve_env::sim::SimEnv;
 use varve_types::InodeId;
@@ -30,6 +31,17 @@ pub enum Step {
     Kill,
 }
 
+/// Which files are files of the storage below from their first byte on, and stay so if they are small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewLarge {
+    /// None.
+    Never,
+    /// Once so many files were large when their last writer let go of them, any that is opened for writing while it is empty may be.
+    After(usize),
+    /// Those that are opened for writing.
+    Always,
+}
+
 /// Which script to make.
 #[derive(Clone, Debug)]
 pub struct ScriptOptions {
@@ -37,8 +49,8 @@ pub struct ScriptOptions {
     pub steps: usize,
     /// Files larger than this are files of the storage below, in bytes.
     pub large_file_threshold_bytes: u64,
-    /// Whether files may be files of the storage below from their first byte on, and stay so if they are small.
-    pub files_begin_large: bool,
+    /// Which files begin large.
+    pub new_large: NewLarge,
     /// Whether there are remounts and kills.
     pub restarts: bool,
     /// How many percent of the operations clone something.
@@ -90,7 +102,9 @@ struct Maker<'a> {
     session: Session,
     open: HashMap<Slot, Open>,
     threshold: u64,
-    files_begin_large: bool,
+    new_large: NewLarge,
+    /// Files that were large when their last writer let go of them.
+    became_large: usize,
     script: Script,
     gate: Option<&'a mut Gate<'a>>,
 }
@@ -110,6 +124,11 @@ impl Script {
         Script::gated(seed, options, Some(gate))
     }
 
+    /// Whether some operation finds no room. The rows that a large file's last writer leaves may have found none either.
+    pub fn has_refusals(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Refused(_)))
+    }
+
     fn gated<'a>(
         seed: u64,
         options: &ScriptOptions,
@@ -126,7 +145,7 @@ impl Script {
 impl<'a> Maker<'a> {
     fn new(seed: u64, options: &ScriptOptions) -> FsResult<Maker<'a>> {
         let &ScriptOptions { large_file_threshold_bytes: threshold, .. } = options;
-        let &ScriptOptions { files_begin_large, clones_percent, copies_percent, .. } = options;
+        let &ScriptOptions { new_large, clones_percent, copies_percent, .. } = options;
         let large = [threshold / 2, threshold - 1, threshold + 1, 2 * threshold];
         let sizes = [&[0, 1, 500, 513, 4096], &large[..]].concat();
         let universe = Universe { sizes, clones_percent, copies_percent, ..Universe::default() };
@@ -139,7 +158,8 @@ impl<'a> Maker<'a> {
             session: Session::default(),
             open: HashMap::new(),
             threshold,
-            files_begin_large,
+            new_large,
+            became_large: 0,
             script: Script { seed, steps: Vec::new(), outcomes: Vec::new(), history },
             gate: None,
         })
@@ -221,6 +241,12 @@ impl<'a> Maker<'a> {
         let before = op.slot().and_then(|slot| self.session.inode(slot));
         let fits = self.gate.as_mut().map_or(Fits::Whole, |gate| gate(&op));
         if fits == Fits::Refused {
+            // Before it was refused the bytes may have moved to where there was room for them, but not for more.
+            if let Some((ino, _)) =
+                self.end_of(&op, before).filter(|(_, ends)| *ends.end() > self.threshold)
+            {
+                self.script.history.note_large(ino, at, at);
+            }
             self.script.steps.push(Step::Refused(op));
             self.script.outcomes.push(None);
             return self.script.history.push(&self.model, &self.session.inodes());
@@ -228,6 +254,7 @@ impl<'a> Maker<'a> {
         let asked = op.clone();
         let op = fitted(op, fits);
         let end = self.end_of(&op, before);
+        let is_changed = end.is_some();
         let outcome = self.session.apply(&self.model, &op);
         let done = outcome.answer.as_ref().is_ok_and(|answer| *answer != Answer::Skipped);
         self.script.history.push(&self.model, &self.session.inodes())?;
@@ -235,45 +262,47 @@ impl<'a> Maker<'a> {
             let own = self.owns_bytes(&op);
             let history = &mut self.script.history;
             own.iter().for_each(|(ino, is_emptied)| history.note_own_bytes(*ino, at, *is_emptied));
-            if let Some((ino, end)) = end {
-                let large_from = match self.files_begin_large {
-                    true => Some(0),
-                    false => Some(at).filter(|_| end > self.threshold),
+            if let Some((ino, ends)) = end {
+                let large_from = match self.new_large {
+                    NewLarge::Always => Some(0),
+                    _ => Some(at).filter(|_| *ends.end() > self.threshold),
                 };
-                history.note_end(ino, at, end, large_from);
+                history.note_end(ino, at, ends, large_from);
             }
             self.generator.observe(&op);
-            self.note_done(&op, before, at, end.is_some());
+            self.note_done(&op, before, at, is_changed);
         }
         self.script.steps.push(Step::Op(asked));
         self.script.outcomes.push(Some(outcome));
         Ok(())
     }
 
-    /// The inode whose bytes `op` changes so that they reach to the given place, and no less if nothing else of
-    /// the file survives.
-    fn end_of(&self, op: &Op, slot: Option<InodeId>) -> Option<(InodeId, u64)> {
+    /// The inode whose bytes `op` changes so that they reach to one of the given places, the last once all of it is done, and no
+    /// less if nothing else of the file survives. A copy is made in pieces where its source has holes.
+    fn end_of(&self, op: &Op, slot: Option<InodeId>) -> Option<(InodeId, RangeInclusive<u64>)> {
+        let all = |ino, end| (ino, end..=end);
         let history = &self.script.history;
         match op {
             Op::Write { slot: written, offset, len, .. } => {
                 let ino = slot?;
                 let appends = self.open.get(written).is_some_and(|open| open.appends);
                 let start = if appends { history.newest_len(ino) } else { *offset };
-                Some((ino, start + *len as u64)).filter(|_| *len > 0)
+                Some(all(ino, start + *len as u64)).filter(|_| *len > 0)
             }
             Op::CopyRange { from, from_offset, offset, len, .. } => {
                 let left =
                     history.newest_len(self.session.inode(*from)?).saturating_sub(*from_offset);
-                Some((slot?, offset + left.min(*len))).filter(|_| left.min(*len) > 0)
+                let len = left.min(*len);
+                Some((slot?, offset + 1..=offset + len)).filter(|_| len > 0)
             }
             Op::Fallocate {
                 mode: AllocateMode::Extend | AllocateMode::ZeroRange,
                 offset,
                 len,
                 ..
-            } => Some((slot?, offset + len)),
-            Op::SlotSetAttr { set, .. } => Some((slot?, set.size?)),
-            Op::SetAttr { path, set, .. } => Some((history.newest_inode(path)?, set.size?)),
+            } => Some(all(slot?, offset + len)),
+            Op::SlotSetAttr { set, .. } => Some(all(slot?, set.size?)),
+            Op::SetAttr { path, set, .. } => Some(all(history.newest_inode(path)?, set.size?)),
             _ => None,
         }
     }
@@ -291,6 +320,19 @@ impl<'a> Maker<'a> {
             }
             Op::SlotSetAttr { slot, set, .. } => Some((self.session.inode(*slot)?, set.size? == 0)),
             _ => None,
+        }
+    }
+
+    /// From which step on `ino`, which the step `at` opened for writing, counts as large although its bytes need not be many.
+    fn begins_large_from(&self, ino: InodeId, at: usize) -> Option<usize> {
+        match self.new_large {
+            NewLarge::Never => None,
+            NewLarge::After(count) => {
+                let may = self.became_large >= count && self.script.history.newest_len(ino) == 0;
+                may.then_some(at - 1)
+            }
+            // Without a byte, too, the storage below has its times.
+            NewLarge::Always => Some(0),
         }
     }
 
@@ -312,11 +354,10 @@ impl<'a> Maker<'a> {
             Op::Create { flags, slot, .. }
             | Op::Open { flags, slot, .. }
             | Op::Tmpfile { flags, slot, .. } => {
-                if let (true, true, Some(ino)) =
-                    (self.files_begin_large, flags.write, self.session.inode(*slot))
+                if let Some(ino) = self.session.inode(*slot).filter(|_| flags.write)
+                    && let Some(from) = self.begins_large_from(ino, at)
                 {
-                    // Without a byte, too, the storage below has its times.
-                    history.note_large(ino, at, 0);
+                    self.script.history.note_large(ino, at, from);
                 }
                 let open = Open { writes: flags.write, appends: flags.append, syncs: flags.sync };
                 let old = self.open.insert(*slot, open);
@@ -337,6 +378,7 @@ impl<'a> Maker<'a> {
         let same = |slot: &Slot| session.inode(*slot) == Some(ino);
         if !self.open.iter().any(|(slot, open)| open.writes && same(slot)) {
             self.script.history.claim(ino, at);
+            self.became_large += usize::from(self.script.history.newest_len(ino) > self.threshold);
         }
     }
 }
@@ -394,7 +436,7 @@ mod tests {
         let options = ScriptOptions {
             steps: 0,
             large_file_threshold_bytes: THRESHOLD,
-            files_begin_large: false,
+            new_large: NewLarge::Never,
             restarts: false,
             clones_percent: 0,
             copies_percent: 0,

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use varve_types::{FileName, InodeId};
+use varve_types::{Errno, FileName, InodeId};
 use varve_vfs::{
     Attr, FsError, FsResult, Handle, OpenFlags, Opened, Position, SeekFrom, SetAttr, SetTime, Vfs,
 };
@@ -75,8 +75,18 @@ impl Call<'_> {
 }
 
 impl Session {
-    /// Runs one operation.
+    /// Runs one operation. One that finds no room leaves no trace here either: whoever compares sessions need not have run it in both.
     pub fn apply(&mut self, fs: &dyn Vfs, op: &Op) -> Outcome {
+        let seen = self.seen.len();
+        let outcome = self.apply_counted(fs, op);
+        if outcome.answer == Err(Errno::NoSpace) {
+            self.ops -= 1;
+            self.seen.retain(|_, number| *number < seen);
+        }
+        outcome
+    }
+
+    fn apply_counted(&mut self, fs: &dyn Vfs, op: &Op) -> Outcome {
         self.ops += 1;
         let looks_ahead = !self.ops.is_multiple_of(4);
         let mut call = Call { fs, held: Vec::new(), watched: Vec::new(), looks_ahead };
