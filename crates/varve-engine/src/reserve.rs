@@ -33,8 +33,11 @@ use crate::options::reserve_bytes;
 
 /// Files that are given back while the store runs; together they hold the bytes that are asked for.
 const PIECES: u8 = 16;
-/// Further files of the same size, for who opens the store.
-const OPENING_PIECES: u8 = 2;
+/// Further files, the first by their numbers, for who opens the store. That makes four files before it removes any (a log, a manifest, its
+/// copy, a new `CURRENT`), and may be killed then.
+const OPENING_PIECES: u8 = 8;
+/// So many of these hold one block, for the sake of their inodes, and the others as much as those before.
+const OPENING_INODES: u8 = 6;
 /// A device with more room than this is not filled between two looks at it.
 const HELD_BELOW_BYTES: u64 = 16 << 30;
 /// Sizes of files are multiples of this, in bytes.
@@ -181,6 +184,7 @@ impl Reserve {
             if left < 2 * piece {
                 return Ok(());
             }
+            let piece = if number < OPENING_INODES { BLOCK_BYTES } else { piece };
             let path = StoreFile::Reserve(number).path(&self.dir);
             let made = self.make(&path, piece);
             if let Err(error) = made {

@@ -299,6 +299,42 @@ fn room_that_storage_gives_back_late_is_waited_for() {
     }
 }
 
+/// Two inodes were held for opening a store, which takes a log, a manifest, its copy and a new `CURRENT` before it removes any.
+#[test]
+fn a_store_opens_where_no_file_can_be_made() {
+    for (seed, (name, design)) in (0..).zip(PRESETS) {
+        let mut store = Filled::new(design, seed);
+        let mut others = 0;
+        let mut take_inodes = |env: &SimEnv| {
+            let more = |number| env.open(&PathBuf::from(format!("/{number}")), OpenMode::CreateNew);
+            let before = others;
+            while more(others).is_ok() {
+                others += 1;
+            }
+            others - before
+        };
+        store.env.set_room_rules(RoomRules { inodes_max: 60, ..RoomRules::default() });
+        // Others take each inode that the store gives back.
+        for round in 0..40 {
+            let mut batch = Batch::new();
+            batch.delete(store.space, Filled::key(round, 0));
+            batch.reclaims_space();
+            match store.db.write(batch).and_then(|()| store.db.flush()) {
+                Ok(()) | Err(StoreError::NoSpace { .. }) => {}
+                Err(error) => panic!("{name}: {error}"),
+            }
+            take_inodes(&store.env);
+        }
+        // Killed as soon as it is open, too.
+        for _ in 0..3 {
+            assert_eq!(take_inodes(&store.env), 0, "{name}");
+            let Filled { env, db, .. } = store;
+            drop(db);
+            store = Filled::again(env.power_cut_keep_all(), design);
+        }
+    }
+}
+
 /// A value that could not be read where room was looked for failed the write that looked, though it was none of its
 /// business, and poisoned the store from the background.
 #[test]
