@@ -1,21 +1,28 @@
-//! What is exported to whom, as lines of exports(5) say.
+//! Exports: which clients may mount which directory, in the format of exports(5).
+//!
+//! 1. [`Export::parse`] reads a line.
+//! 2. [`Export::terms`] says what the client at an address may do.
+//! 3. [`Terms::mapped_user`] maps the ids of a client's user.
+//!
+//! Invariant: a client that no entry of an export matches may do nothing there.
 //!
 //! ```text
 //! /               10.0.0.0/8(rw) 127.0.0.1(rw,no_root_squash)
 //! /public         *(ro,all_squash)
 //! ```
 //!
-//! A client is found by its address alone, and its users' numbers are believed: that is what NFS with AUTH_SYS is. A client that may mount a
-//! directory can reach by made-up handles whatever is not protected by permissions, also outside of that directory.
+//! The server knows a client only by its address, and believes the ids of its users: NFS with AUTH_SYS is like this.
+//! A client that may mount a directory can forge handles, and so reach every file that permissions do not protect,
+//! even outside of that directory.
 
 use std::net::IpAddr;
 
 use crate::rpc::Credentials;
 
-/// Numbers of nobody.
+/// The ids of nobody.
 const NOBODY: u32 = 65_534;
 
-/// A line of exports(5) that cannot be understood.
+/// Why a line of exports(5) cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line:?}: {what}")]
 pub struct ExportError {
@@ -23,15 +30,15 @@ pub struct ExportError {
     what: String,
 }
 
-/// Clients, by their addresses.
+/// A set of clients, by their addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hosts {
     All,
-    /// Those whose first bits are these.
+    /// The addresses that begin with these bits.
     Network(IpAddr, u8),
 }
 
-/// Whose numbers a client may not have.
+/// Which users of a client become nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Squash {
     None,
@@ -39,37 +46,37 @@ enum Squash {
     All,
 }
 
-/// What some clients may do.
+/// What clients may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     hosts: Hosts,
     pub(crate) read_only: bool,
     squash: Squash,
     nobody: (u32, u32),
-    /// Changes are answered before they are durable.
+    /// The server answers changes before they are durable.
     pub(crate) is_async: bool,
 }
 
 /// A directory that clients may mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Its path, from the root of the file system on, without a slash at its end; empty for the root.
+    /// Its path from the root of the file system, without a slash at the end; empty for the root.
     pub(crate) path: String,
     terms: Vec<Terms>,
 }
 
-/// Who asks, once the export has its say.
+/// The user of a call, after the export has mapped the ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asker {
+pub(crate) struct MappedUser {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
 }
 
 impl Export {
-    /// Reads a line of exports(5): a path and clients, each an address, a network ADDRESS/BITS or `*`, with options in brackets behind it.
-    /// The options are `ro`, `rw`, `root_squash`, `no_root_squash`, `all_squash`, `anonuid=N`, `anongid=N`, `sync` and `async`; without any a
-    /// client reads only, and its root is nobody.
+    /// Parses a line of exports(5): a path and clients. A client is an address, a network ADDRESS/BITS or `*`, with
+    /// options in brackets after it. The options are `ro`, `rw`, `root_squash`, `no_root_squash`, `all_squash`,
+    /// `anonuid=N`, `anongid=N`, `sync` and `async`. Without options a client may only read, and its root is nobody.
     pub fn parse(line: &str) -> Result<Export, ExportError> {
         let wrong = |what: String| ExportError { line: line.to_owned(), what };
         let mut words = line.split_whitespace();
@@ -82,12 +89,12 @@ impl Export {
         Ok(Export { path: path.trim_end_matches('/').to_owned(), terms })
     }
 
-    /// The path, as people write it.
+    /// Returns the path as users write it.
     pub(crate) fn shown_path(&self) -> &str {
         if self.path.is_empty() { "/" } else { &self.path }
     }
 
-    /// Who may mount it.
+    /// Which clients may mount it.
     pub(crate) fn clients(&self) -> impl Iterator<Item = String> {
         self.terms.iter().map(|terms| match terms.hosts {
             Hosts::All => "*".to_owned(),
@@ -95,7 +102,7 @@ impl Export {
         })
     }
 
-    /// What the client at `address` may do; the first that fits counts.
+    /// Returns what the client at `address` may do, by the first entry that matches.
     pub(crate) fn terms(&self, address: IpAddr) -> Option<&Terms> {
         self.terms.iter().find(|terms| terms.hosts.has(address))
     }
@@ -141,22 +148,22 @@ impl Terms {
         Ok(terms)
     }
 
-    /// Who asks with these credentials.
-    pub(crate) fn asker(&self, credentials: &Credentials) -> Asker {
+    /// Returns the user of a call with these credentials.
+    pub(crate) fn mapped_user(&self, credentials: &Credentials) -> MappedUser {
         let (uid, gid) = self.nobody;
-        let nobody = Asker { uid, gid, groups: Vec::new() };
+        let nobody = MappedUser { uid, gid, groups: Vec::new() };
         match credentials {
             Credentials::None => nobody,
             Credentials::Sys { uid: 0, .. } if self.squash != Squash::None => nobody,
             Credentials::Sys { .. } if self.squash == Squash::All => nobody,
             Credentials::Sys { uid, gid, groups } => {
-                // Root's group is root's, too.
+                // The group of root is squashed too.
                 let squashed = |group: &u32| match (*group, self.squash) {
                     (0, Squash::Root) => self.nobody.1,
                     (group, _) => group,
                 };
                 let groups = groups.iter().map(squashed).collect();
-                Asker { uid: *uid, gid: squashed(gid), groups }
+                MappedUser { uid: *uid, gid: squashed(gid), groups }
             }
         }
     }
@@ -223,16 +230,16 @@ mod tests {
 
     #[test]
     fn root_is_nobody_unless_it_may_be() {
-        let asker = |options: &str, uid: u32| {
+        let mapped_user = |options: &str, uid: u32| {
             let export = Export::parse(&format!("/ *({options})")).expect("an export");
             let credentials = Credentials::Sys { uid, gid: 0, groups: vec![0, 7] };
-            export.terms(address("::1")).expect("terms").asker(&credentials)
+            export.terms(address("::1")).expect("terms").mapped_user(&credentials)
         };
-        let of = |uid, gid, groups: &[u32]| Asker { uid, gid, groups: groups.to_vec() };
-        assert_eq!(asker("rw", 0), of(NOBODY, NOBODY, &[]));
-        assert_eq!(asker("rw", 5), of(5, NOBODY, &[NOBODY, 7]));
-        assert_eq!(asker("no_root_squash", 0), of(0, 0, &[0, 7]));
-        assert_eq!(asker("all_squash,anonuid=9,anongid=8", 5), of(9, 8, &[]));
+        let of = |uid, gid, groups: &[u32]| MappedUser { uid, gid, groups: groups.to_vec() };
+        assert_eq!(mapped_user("rw", 0), of(NOBODY, NOBODY, &[]));
+        assert_eq!(mapped_user("rw", 5), of(5, NOBODY, &[NOBODY, 7]));
+        assert_eq!(mapped_user("no_root_squash", 0), of(0, 0, &[0, 7]));
+        assert_eq!(mapped_user("all_squash,anonuid=9,anongid=8", 5), of(9, 8, &[]));
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //!     28      8  inode id of the directory in which it was found, 0 if that is not known
 //! ```
 //!
-//! Ids are never given again, so a handle is good for as long as the inode is there: over restarts, renames, and whatever becomes of the
-//! server. The directory is only where it is looked for first when nobody remembers it. Numbers are little-endian.
+//! Inode ids are never reused, so a handle is valid for as long as the inode exists, over restarts of the server and
+//! renames. The directory is only the first place where the server looks for an inode that is not looked up. Integers
+//! are little-endian.
 
 use varve_types::InodeId;
 
@@ -21,7 +22,7 @@ pub(crate) const HANDLE_BYTES_MAX: usize = 64;
 const VERSION: u8 = 1;
 const BYTES: usize = 36;
 
-/// What a handle says.
+/// A decoded handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHandle {
     pub(crate) file_system: u64,
@@ -42,7 +43,7 @@ impl FileHandle {
         bytes
     }
 
-    /// `None` if it is none of ours.
+    /// Decodes a handle; `None` if it is not one of this server.
     pub(crate) fn decode(bytes: &[u8]) -> Option<FileHandle> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         if bytes[..4] != [VERSION, 0, 0, 0] {

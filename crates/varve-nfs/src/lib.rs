@@ -1,17 +1,19 @@
-//! Any file system ([`varve_vfs::Vfs`]) over NFS version 3 (RFC 1813), with the MOUNT protocol, over TCP.
+//! Serves any file system ([`varve_vfs::Vfs`]) by NFS version 3 (RFC 1813) and the MOUNT protocol, over TCP.
 //!
-//! 1. [`Server::start`] takes a listener and the directories that may be mounted ([`Export`]). `server` reads calls off connections and has
-//!    workers answer them; `rpc` and `xdr` are their bytes.
-//! 2. `mount` gives clients the handle of a directory. A [handle](handle) names an inode for as long as it is there.
-//! 3. `procedures` does what calls ask. It finds the inode of a handle (`looked_up`), checks what the caller may do (`service`), has files open that
-//!    are read and written (`opened`), and makes every change durable before it answers, as the protocol asks, unless the export says `async`.
-//!    Calls that come a second time are not done again (`replies`).
+//! 1. [`Server::start`] takes a listener and the directories that clients may mount ([`Export`]). `server` reads
+//!    calls from connections, and workers answer them. `rpc` and `xdr` decode and encode the bytes.
+//! 2. `mount` gives clients the handle of a directory. A [handle](handle) names an inode for as long as the inode
+//!    exists.
+//! 3. `procedures` serves the calls. It finds the inode of a handle (`looked_up`), checks what the caller may do
+//!    (`service`), and keeps files open that clients read and write (`opened`). It makes every change durable before
+//!    the answer, as the protocol requires, unless the export says `async`. A call that arrives a second time is not
+//!    executed again (`replies`).
 //!
-//! Locks (NLM) are not served: clients mount with `nolock`. Snapshots and transactions, which are mounts of their own on a
-//! local mount, cannot be entered.
+//! File locks (NLM) are not served: clients mount with `nolock`. Clients cannot enter snapshots and transactions,
+//! which are separate mounts on a local mount.
 //!
-//! Source: Sinnamohideen, thesis, 5.11 (an NFS head-end over the metadata service). Departure: handles of one file system need no
-//! translation, since inode ids are never given again.
+//! Source: Sinnamohideen, thesis, 5.11 (an NFS head-end over the metadata service). Departure: handles of one file
+//! system need no translation, because inode ids are never reused.
 #![allow(clippy::disallowed_methods, reason = "a front end talks to the machine itself")]
 
 mod export;

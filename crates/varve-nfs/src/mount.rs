@@ -1,4 +1,4 @@
-//! The MOUNT protocol, version 3 (RFC 1813, appendix I): which handle a path has.
+//! The MOUNT protocol, version 3 (RFC 1813, appendix I), which gives clients the handle of a path.
 
 use std::net::IpAddr;
 
@@ -26,7 +26,7 @@ const IO: u32 = 5;
 const ACCESS: u32 = 13;
 const NOT_DIRECTORY: u32 = 20;
 
-/// Calls a procedure.
+/// Serves a call of a procedure.
 pub(crate) fn call(
     service: &Service,
     procedure: u32,
@@ -35,9 +35,9 @@ pub(crate) fn call(
 ) -> Result<Writer, Accepted> {
     let mut writer = Writer::new();
     match procedure {
-        // NULL, UMNT, UMNTALL: nobody keeps a list of who has mounted what.
+        // NULL, UMNT, UMNTALL: the server keeps no list of mounts.
         0 | 3 | 4 => {}
-        // DUMP: that list.
+        // DUMP: an empty list of mounts.
         2 => writer.bool(false),
         1 => {
             let path = arguments.opaque(PATH_BYTES_MAX).map_err(|_| Accepted::Garbage)?;
@@ -67,7 +67,7 @@ pub(crate) fn call(
     Ok(writer)
 }
 
-/// The part of `path` behind the directory of an export, if it is that or below.
+/// Returns the part of `path` after the directory of an export, if the path is this directory or below it.
 fn below<'a>(path: &'a str, export: &Export) -> Option<&'a str> {
     let rest = path.strip_prefix(export.path.as_str())?;
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
@@ -79,7 +79,7 @@ fn mount(service: &Service, address: IpAddr, path: &[u8]) -> Result<FileHandle, 
         let rest = below(path, export)?;
         export.terms(address).map(|_| (rest, *root))
     });
-    // The nearest one.
+    // The nearest export counts.
     let Some((rest, root)) = exports.min_by_key(|(rest, _)| rest.len()) else {
         log::warn!("{address} may not mount {path:?}");
         return Err(ACCESS);
@@ -93,7 +93,7 @@ fn mount(service: &Service, address: IpAddr, path: &[u8]) -> Result<FileHandle, 
     Ok(FileHandle { file_system: service.file_system, export: root, ino: found, parent: None })
 }
 
-/// The directory at `path` below `dir`.
+/// Looks up the directory at `path` below `dir`.
 pub(crate) fn walk(vfs: &dyn Vfs, dir: InodeId, path: &str) -> FsResult<InodeId> {
     let mut at = dir;
     for name in path.split('/').filter(|name| !name.is_empty()) {

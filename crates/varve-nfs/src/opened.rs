@@ -1,7 +1,8 @@
-//! Files that are open because clients read and write them.
+//! Keeps files open that clients read and write.
 //!
-//! NFS reads and writes by handles of files, not of open ones. A file that is asked for stays open for [`IDLE_MAX`] after the last call, at
-//! most [`FILES_MAX`] at once; then it is closed, so that nothing else has to wait for it.
+//! NFS reads and writes by handles of files and has no open files. So a file stays open for [`IDLE_MAX`] after the
+//! last call about it, and at most [`FILES_MAX`] files at once. Then it is closed, so that no other operation has to
+//! wait for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +12,9 @@ use parking_lot::Mutex;
 use varve_types::InodeId;
 use varve_vfs::{FsResult, Handle, OpenFlags, Vfs};
 
-/// How long a file stays open that nobody asks for.
+/// How long an unused file stays open.
 const IDLE_MAX: Duration = Duration::from_secs(2);
-/// Files that are open at once.
+/// The most files that are open at once.
 const FILES_MAX: usize = 512;
 
 /// An open file, closed when the last call that uses it has ended.
@@ -37,14 +38,14 @@ struct InUse {
     used: Instant,
 }
 
-/// See above.
+/// The open files of one server.
 #[derive(Default)]
 pub(crate) struct Opened {
     files: Mutex<HashMap<InodeId, InUse>>,
 }
 
 impl Opened {
-    /// The file `ino`, open for reading, and for writing too if asked.
+    /// Returns the file `ino`, open for reading, and also for writing if `write` is set.
     pub(crate) fn get(
         &self,
         vfs: &Arc<dyn Vfs>,
@@ -62,7 +63,7 @@ impl Opened {
         Ok(self.keep(vfs, ino, handle, writes))
     }
 
-    /// Keeps a file that was opened.
+    /// Keeps a file that a call has opened.
     pub(crate) fn keep(
         &self,
         vfs: &Arc<dyn Vfs>,
@@ -79,12 +80,12 @@ impl Opened {
             closed.push(oldest.and_then(|oldest| files.remove(&oldest)));
         }
         drop(files);
-        // Closing may take long.
+        // A close may take long.
         drop(closed);
         file
     }
 
-    /// Closes the files that were not used for some time, or all.
+    /// Closes the files that were not used for some time, or all files.
     pub(crate) fn close_idle(&self, all: bool) {
         let mut files = self.files.lock();
         let is_idle = |known: &InUse| all || known.used.elapsed() > IDLE_MAX;

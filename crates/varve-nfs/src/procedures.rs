@@ -1,4 +1,10 @@
-//! The procedures of NFS version 3 (RFC 1813, 3.3): what each reads, asks of the file system, and answers.
+//! The procedures of NFS version 3 (RFC 1813, 3.3).
+//!
+//! 1. [`call`] finds the procedure by its number.
+//! 2. The procedure decodes its arguments, checks the caller's rights, and calls the file system.
+//! 3. It encodes the result, or a status and empty attributes.
+//!
+//! Invariant: a procedure that changes something ([`is_once`]) is never executed twice for one call (`replies`).
 
 mod data;
 mod directories;
@@ -20,18 +26,18 @@ pub(crate) const PROGRAM: u32 = 100_003;
 /// Its version.
 pub(crate) const VERSION: u32 = 3;
 
-/// Bytes that a client may read or write in one call.
+/// The most bytes that a client may read or write in one call.
 pub(crate) const DATA_BYTES_MAX: u32 = 1 << 20;
 
-/// What a procedure answers.
+/// The result of a procedure.
 type Answer = Result<Writer, Failure>;
 type Procedure = fn(&Request<'_>, &FileHandle, &mut Reader<'_>) -> Answer;
 
-/// A procedure, the words of zeros that it answers behind a status that is no success (attributes that are not told), and whether it
-/// changes something: done a second time it would fail, or undo what was done since.
+/// A procedure, the number of zero words after a status of failure (for the missing attributes), and whether it
+/// changes something. A repeated change would fail or undo later changes.
 struct Entry(Procedure, u32, bool);
 
-/// By number; what does nothing is missing.
+/// The procedures by number; a procedure without an effect is missing.
 const PROCEDURES: [Option<Entry>; 22] = [
     None,
     Some(Entry(getattr, 0, false)),
@@ -57,23 +63,23 @@ const PROCEDURES: [Option<Entry>; 22] = [
     Some(Entry(data::commit, 2, false)),
 ];
 
-/// Whether the procedure must not be done twice for one call.
+/// Returns whether the procedure must not be executed twice for one call.
 pub(crate) fn is_once(procedure: u32) -> bool {
     let entry = PROCEDURES.get(procedure as usize).and_then(Option::as_ref);
     entry.is_some_and(|Entry(_, _, is_once)| *is_once)
 }
 
-/// What comes of a procedure.
+/// The outcome of a call.
 pub(crate) enum Outcome {
-    /// Its result; whether the client is to ask again.
+    /// The result, and whether the client has to repeat the call.
     Result { writer: Writer, is_later: bool },
-    /// There is none of that number.
+    /// No procedure has this number.
     NoProcedure,
-    /// Its arguments make no sense.
+    /// The arguments cannot be decoded.
     Garbage,
 }
 
-/// Calls a procedure.
+/// Serves a call of a procedure.
 pub(crate) fn call(
     service: &Service,
     procedure: u32,
@@ -106,7 +112,7 @@ pub(crate) fn call(
     Outcome::Result { writer, is_later: status == Status::JUKEBOX }
 }
 
-/// The attributes that a call asks to set (`sattr3`).
+/// Decodes the attributes that a call sets (`sattr3`).
 pub(crate) fn read_attributes(reader: &mut Reader<'_>) -> Result<SetAttr, Failure> {
     let perm = reader.option(Reader::u32)?.map(|mode| mode & 0o7777);
     let (uid, gid) = (reader.option(Reader::u32)?, reader.option(Reader::u32)?);
@@ -154,13 +160,14 @@ fn setattr(request: &Request<'_>, handle: &FileHandle, reader: &mut Reader<'_>) 
     Ok(writer)
 }
 
-/// Checks that the caller may set these attributes (chmod(2), chown(2), truncate(2), utimensat(2)), and adds what goes along with it.
+/// Checks that the caller may set these attributes (chmod(2), chown(2), truncate(2), utimensat(2)), and adds the
+/// changes that follow from them.
 pub(crate) fn permitted(
     request: &Request<'_>,
     attr: &Attr,
     mut set: SetAttr,
 ) -> Result<SetAttr, Failure> {
-    let (is_root, is_owner) = (request.is_root(), request.asker.uid == attr.uid);
+    let (is_root, is_owner) = (request.is_root(), request.user.uid == attr.uid);
     let not_permitted = || Failure::from(Status::NOT_PERMITTED);
     if is_root {
         return Ok(set);
@@ -232,7 +239,7 @@ fn fsstat(request: &Request<'_>, handle: &FileHandle, _: &mut Reader<'_>) -> Ans
         writer.u64(blocks.saturating_mul(room.block_bytes.into()));
     }
     [room.files, room.files_free, room.files_free].iter().for_each(|files| writer.u64(*files));
-    // It may be another one at any moment.
+    // The free space may change at any moment.
     writer.u32(0);
     Ok(writer)
 }
@@ -246,12 +253,12 @@ fn fsinfo(request: &Request<'_>, handle: &FileHandle, _: &mut Reader<'_>) -> Ans
     let attr = request.attr(handle)?;
     let mut writer = Writer::new();
     put_attr_after(&mut writer, request.service.file_system, Some(&attr));
-    // Reads: at most, best, a multiple of; the same of writes.
+    // The largest and the best size of a read, and its unit; then the same for writes.
     let transfer = [DATA_BYTES_MAX, DATA_BYTES_MAX, 4096];
     (0..2).for_each(|_| writer.u32s(&transfer));
     writer.u32(LISTING_BYTES);
     writer.u64(varve_types::limits::FILE_BYTES_MAX);
-    // Times are to the nanosecond.
+    // Times have nanoseconds.
     writer.u32s(&[0, 1]);
     writer.u32(HARD_LINKS | SYMBOLIC_LINKS | HOMOGENEOUS | SETS_TIMES);
     Ok(writer)
@@ -264,7 +271,7 @@ fn pathconf(request: &Request<'_>, handle: &FileHandle, _: &mut Reader<'_>) -> A
     put_attr_after(&mut writer, request.service.file_system, Some(&attr));
     writer.u32(varve_types::limits::LINKS_MAX);
     writer.u32(room.name_bytes_max);
-    // Long names are refused; only root gives files away; names are bytes.
+    // The server refuses long names, only root may give files away, and names are bytes.
     writer.u32s(&[1, 1, 0, 1]);
     Ok(writer)
 }

@@ -1,8 +1,9 @@
-//! Calls that come again because a reply was lost.
+//! Remembers replies, for calls that arrive again because a reply was lost.
 //!
-//! A client that loses its connection sends again what was not answered. A call that changes something must not be done twice: the second removal of a
-//! name would say that there is none, and a late second write would undo newer ones. So replies to the last [`REPLIES_MAX`] such calls are kept, by the client's address, the transaction's
-//! number and a checksum over the call; who sends one again while it is still worked on gets no second answer.
+//! A client that loses its connection sends unanswered calls again. A call that changes something must not be
+//! executed twice: the second removal of a name would fail, and a late second write would undo newer ones. So the
+//! replies to the last [`REPLIES_MAX`] such calls are kept, by the address of the client, the number of the call and
+//! a checksum over the call. A call that arrives again while it is being executed gets no second answer.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,12 +12,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Bytes of a call that the checksum is over: all but most of the data of a write.
+/// How many bytes of a call the checksum covers: all except most of the data of a write.
 const HASHED_BYTES: usize = 1024;
-/// Replies that are kept.
+/// The most replies that are kept.
 const REPLIES_MAX: usize = 4096;
 
-/// Which call it is.
+/// Identifies a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CallId {
     client: IpAddr,
@@ -33,13 +34,13 @@ impl CallId {
     }
 }
 
-/// What is known of a call.
+/// The state of a call.
 pub(crate) enum Seen {
-    /// It is new, and is being worked on from now on.
+    /// It is new, and from now on being executed.
     New,
-    /// Somebody works on it.
+    /// Another thread is executing it.
     UnderWay,
-    /// It was answered so.
+    /// It had this reply.
     Answered(Arc<[u8]>),
 }
 
@@ -49,14 +50,14 @@ struct Calls {
     order: VecDeque<CallId>,
 }
 
-/// See above.
+/// The replies of one server.
 #[derive(Default)]
 pub(crate) struct Replies {
     calls: Mutex<Calls>,
 }
 
 impl Replies {
-    /// A call has come.
+    /// Notes that a call has arrived.
     pub(crate) fn begin(&self, id: CallId) -> Seen {
         let mut calls = self.calls.lock();
         match calls.replies.get(&id) {
@@ -74,14 +75,14 @@ impl Replies {
         Seen::New
     }
 
-    /// It is answered so.
+    /// Keeps the reply to a call.
     pub(crate) fn end(&self, id: CallId, reply: &[u8]) {
         if let Some(known) = self.calls.lock().replies.get_mut(&id) {
             *known = Some(reply.into());
         }
     }
 
-    /// It is to be asked again, and done then.
+    /// Forgets a call that the client has to repeat, so that it is executed then.
     pub(crate) fn forget(&self, id: CallId) {
         let mut calls = self.calls.lock();
         calls.replies.remove(&id);

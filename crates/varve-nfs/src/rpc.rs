@@ -1,8 +1,8 @@
-//! Calls and replies (RFC 5531), and who calls (AUTH_SYS).
+//! Calls, replies and credentials of ONC RPC (RFC 5531), with AUTH_SYS.
 
 use crate::xdr::{Garbage, Reader, Writer};
 
-/// Groups of a caller besides the first, at most (RFC 5531, appendix A).
+/// The most supplementary groups of a caller (RFC 5531, appendix A).
 pub(crate) const GROUPS_MAX: usize = 16;
 
 const CALL: u32 = 0;
@@ -12,16 +12,16 @@ const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
 const AUTH_BYTES_MAX: usize = 400;
 
-/// Who calls, as the client says.
+/// The credentials of a call, as the client claims them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Credentials {
-    /// Nobody says.
+    /// None.
     None,
     /// A user with groups.
     Sys { uid: u32, gid: u32, groups: Vec<u32> },
 }
 
-/// A call, up to its arguments.
+/// The header of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) transaction: u32,
@@ -31,14 +31,14 @@ pub(crate) struct Call {
     pub(crate) credentials: Credentials,
 }
 
-/// Why a message is no call that can be answered as one.
+/// Why a message cannot be served as a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoCall {
-    /// It makes no sense: the connection ends.
+    /// It cannot be decoded: the connection ends.
     Garbage(Garbage),
-    /// It is of another version of RPC.
+    /// It has another version of RPC.
     Version { transaction: u32 },
-    /// Its credentials are of a kind that is not known, or make no sense.
+    /// Its credentials are of an unknown kind or cannot be decoded.
     Credentials { transaction: u32 },
 }
 
@@ -49,11 +49,11 @@ impl From<Garbage> for NoCall {
 }
 
 impl Call {
-    /// Reads a call; its arguments are left in `reader`.
+    /// Decodes the header of a call; leaves its arguments in `reader`.
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Call, NoCall> {
         let transaction = reader.u32()?;
         if reader.u32()? != CALL {
-            return Err(Garbage("it is no call").into());
+            return Err(Garbage("it is not a call").into());
         }
         if reader.u32()? != VERSION {
             return Err(NoCall::Version { transaction });
@@ -73,7 +73,7 @@ impl Call {
 
 fn read_sys(body: &[u8]) -> Result<Credentials, Garbage> {
     let mut reader = Reader::new(body);
-    // A stamp and the client's name.
+    // Skips a stamp and the name of the client.
     reader.u32()?;
     reader.opaque(255)?;
     let (uid, gid, count) = (reader.u32()?, reader.u32()?, reader.u32()? as usize);
@@ -84,21 +84,21 @@ fn read_sys(body: &[u8]) -> Result<Credentials, Garbage> {
     Ok(Credentials::Sys { uid, gid, groups })
 }
 
-/// What comes of a call, as far as RPC tells.
+/// The RPC status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
     Success,
     NoProgram,
-    /// The program is there in this version alone.
+    /// The program has only this version.
     OtherVersion(u32),
     NoProcedure,
     Garbage,
 }
 
-/// The beginning of a reply; results follow if it is a success.
+/// Encodes the header of a reply; the result follows a success.
 pub(crate) fn accepted(transaction: u32, accepted: Accepted) -> Writer {
     let mut writer = Writer::new();
-    // Accepted, and nothing to verify the server by.
+    // Accepted, without a verifier of the server.
     writer.u32s(&[transaction, REPLY, 0, AUTH_NONE, 0]);
     match accepted {
         Accepted::Success => writer.u32(0),
@@ -110,7 +110,7 @@ pub(crate) fn accepted(transaction: u32, accepted: Accepted) -> Writer {
     writer
 }
 
-/// The whole reply to a call that is denied.
+/// Encodes the whole reply to a denied call.
 pub(crate) fn denied(no_call: NoCall) -> Option<Writer> {
     const DENIED: u32 = 1;
     const RPC_MISMATCH: u32 = 0;

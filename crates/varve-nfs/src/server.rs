@@ -1,12 +1,18 @@
-//! Connections, and the threads that answer.
+//! Accepts connections, and runs the threads that answer calls.
 //!
 //! ```text
 //! accept --> a thread for each connection, which reads calls --> a queue --> workers, which answer on the connection
 //! ```
 //!
-//! What a client can make the server hold is bounded: connections ([`CONNECTIONS_MAX`], [`CONNECTIONS_OF_CLIENT_MAX`]), the bytes of one
-//! call, the calls of one connection that are not answered ([`CALLS_OF_CONNECTION_MAX`]), the bytes of all of them
-//! ([`WAITING_BYTES_MAX`]). A call that makes no sense ends its connection and nothing else; so does a client that does not read its answers.
+//! 1. A thread accepts connections and starts a reader for each.
+//! 2. A reader decodes calls and puts them into the queue.
+//! 3. Workers take calls from the queue, serve them and write the replies.
+//! 4. A sweeper closes files that no client uses any more.
+//!
+//! Invariants: a client can make the server hold only so much. Limits hold for connections ([`CONNECTIONS_MAX`],
+//! [`CONNECTIONS_OF_CLIENT_MAX`]), the bytes of one call ([`CALL_BYTES_MAX`]), the unanswered calls of one connection
+//! ([`CALLS_OF_CONNECTION_MAX`]) and the bytes of all waiting calls ([`WAITING_BYTES_MAX`]). A call that cannot be
+//! decoded ends its connection and no other. So does a client that does not read its answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
@@ -30,40 +36,40 @@ use crate::rpc::{Accepted, Call, accepted, denied};
 use crate::service::Service;
 use crate::xdr::{Reader, Writer};
 
-/// Connections at once.
+/// The most connections at once.
 const CONNECTIONS_MAX: usize = 256;
-/// Connections at once from one address.
+/// The most connections at once from one address.
 const CONNECTIONS_OF_CLIENT_MAX: usize = 64;
-/// Calls of one connection that wait for their answers.
+/// The most unanswered calls of one connection.
 const CALLS_OF_CONNECTION_MAX: usize = 16;
-/// Bytes of all calls that wait, beyond which nothing more is read.
+/// The most bytes of all waiting calls. Beyond this no reader reads on.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// Bytes of a call: data, and what stands before it.
+/// The most bytes of a call: the data of a write and what precedes it.
 const CALL_BYTES_MAX: usize = DATA_BYTES_MAX as usize + (64 << 10);
-/// Threads that answer: more than there are CPUs, as many wait for storage.
+/// The number of workers: more than there are CPUs, because many wait for storage.
 const WORKERS: usize = 32;
 /// How long a client may leave an answer unread.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection stays that nothing is asked on. A client makes another one when it needs it.
+/// How long an idle connection stays open. A client opens another one when it needs it.
 const IDLE_MAX: Duration = Duration::from_secs(600);
-/// How often files that nobody uses are looked for.
+/// How often the sweeper looks for unused files.
 const SWEEP: Duration = Duration::from_millis(500);
 
 /// The last fragment of a message has this bit in its length.
 const LAST_FRAGMENT: u32 = 1 << 31;
 
-/// What is served to whom.
+/// What the server serves.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directories that clients may mount.
     pub exports: Vec<Export>,
-    /// A number that tells this file system from others, the same each time.
+    /// A number that tells this file system from others; the same after every start.
     pub file_system: u64,
-    /// A number that no server before this one had.
+    /// A number that no earlier server had.
     pub start: u64,
 }
 
-/// Why serving does not begin.
+/// Why the server does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A directory cannot be exported.
@@ -71,10 +77,10 @@ pub enum StartError {
     Export {
         /// Its path.
         path: String,
-        /// Why.
+        /// The cause.
         cause: FsError,
     },
-    /// The machine does not let it.
+    /// The operating system refused it.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -91,7 +97,7 @@ struct Job {
     message: Vec<u8>,
 }
 
-/// Calls that wait.
+/// The queue of calls.
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
@@ -103,11 +109,11 @@ struct Shared {
     service: Service,
     replies: Replies,
     queue: Mutex<Queue>,
-    /// A job has come, or the end. Only workers wait for it, as one job wakes one.
+    /// Signals a new call or the end. Only workers wait for it, because one call wakes one thread.
     came: Condvar,
-    /// The end has come.
+    /// The server ends.
     ended: Condvar,
-    /// A job has gone.
+    /// Signals that a call has left the queue.
     went: Condvar,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     is_ending: AtomicBool,
@@ -121,7 +127,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `vfs` on `listener`: NFS and MOUNT, both on its port. Nothing is registered with a port mapper.
+    /// Serves `vfs` on `listener`: NFS and MOUNT, both on its port. Registers nothing with a port mapper.
     pub fn start(
         vfs: Arc<dyn Vfs>,
         listener: TcpListener,
@@ -179,16 +185,16 @@ impl Server {
         Ok(())
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers what was asked for, and ends. The file system can be closed then.
+    /// Answers the calls that have arrived, and ends the server. Then the file system can be closed.
     pub fn stop(self) {
         self.shared.is_ending.store(true, Ordering::Release);
         self.shared.went.notify_all();
-        // Wakes who waits for connections.
+        // Wakes the thread that accepts connections.
         drop(TcpStream::connect_timeout(&self.wake_address(), Duration::from_secs(1)));
         let connections: Vec<_> = self.shared.connections.lock().values().cloned().collect();
         for connection in connections {
@@ -209,7 +215,7 @@ impl Server {
         self.shared.service.opened.close_idle(true);
     }
 
-    /// Where a connection of this machine's reaches it.
+    /// Returns an address by which this machine reaches the listener.
     fn wake_address(&self) -> SocketAddr {
         let ip = match self.address.ip() {
             ip if !ip.is_unspecified() => ip,
@@ -225,7 +231,7 @@ impl Shared {
         self.is_ending.load(Ordering::Acquire)
     }
 
-    /// Accepts connections until the end.
+    /// Accepts connections until the server ends.
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for number in 0.. {
             let accepted = listener.accept();
@@ -235,7 +241,7 @@ impl Shared {
             let admitted =
                 accepted.and_then(|(stream, address)| self.admit(number, stream, address));
             if let Err(error) = admitted {
-                log::warn!("a connection cannot be taken: {error}");
+                log::warn!("cannot accept a connection: {error}");
                 // Out of descriptors, for example.
                 thread::sleep(Duration::from_millis(10));
             }
@@ -257,7 +263,9 @@ impl Shared {
         let mut connections = self.connections.lock();
         let of_client = connections.values().filter(|other| other.address == address).count();
         if connections.len() >= CONNECTIONS_MAX || of_client >= CONNECTIONS_OF_CLIENT_MAX {
-            log::warn!("{address} has too many connections, or all have; one more is refused");
+            log::warn!(
+                "{address} or all clients together have too many connections; one more is refused"
+            );
             return Ok(());
         }
         connections.insert(number, Arc::clone(&connection));
@@ -267,7 +275,7 @@ impl Shared {
             if let Err(error) = shared.read(&connection, input) {
                 log::warn!("{address}: {error}; the connection ends");
             }
-            // What was asked for is answered first.
+            // The calls that have arrived are answered first.
             let mut calls = connection.calls.lock();
             while *calls > 0 && !shared.is_ending() {
                 connection.answered.wait_for(&mut calls, Duration::from_secs(1));
@@ -308,7 +316,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Answers calls until the end.
+    /// Serves calls until the server ends.
     fn work(&self) {
         loop {
             let mut queue = self.queue.lock();
@@ -366,8 +374,8 @@ impl Shared {
             Some(Seen::UnderWay) => return Answer::None,
             Some(Seen::New) | None => {}
         }
-        let asker = (address, &call.credentials);
-        let outcome = procedures::call(&self.service, call.procedure, asker, &mut reader);
+        let caller = (address, &call.credentials);
+        let outcome = procedures::call(&self.service, call.procedure, caller, &mut reader);
         let (answer, is_final) = match outcome {
             Outcome::NoProcedure => (refuse(Accepted::NoProcedure), true),
             Outcome::Garbage => (refuse(Accepted::Garbage), true),
@@ -382,7 +390,7 @@ impl Shared {
         answer
     }
 
-    /// Closes files that nobody uses, until the end.
+    /// Closes unused files until the server ends.
     fn sweep(&self) {
         let mut queue = self.queue.lock();
         while !queue.has_ended {
@@ -394,12 +402,12 @@ impl Shared {
     }
 }
 
-/// What a call comes to.
+/// The outcome of a call.
 enum Answer {
     Reply(Arc<[u8]>),
-    /// Somebody else answers.
+    /// Another thread answers.
     None,
-    /// The connection is of no use any more.
+    /// The connection must end.
     End,
 }
 
@@ -419,13 +427,13 @@ fn is_end(error: &io::Error) -> bool {
     )
 }
 
-/// The next message, `None` at the end of the connection.
+/// Reads the next message; `None` at the end of the connection.
 fn read_message(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut message = Vec::new();
     loop {
         let mut head = [0; 4];
         match input.read_exact(&mut head) {
-            // At its end, or idle for too long.
+            // The connection has ended, or was idle for too long.
             Err(error) if message.is_empty() && is_end(&error) => return Ok(None),
             read => read?,
         }
@@ -450,7 +458,7 @@ fn read_message(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
 fn send(stream: &Mutex<TcpStream>, reply: &[u8]) -> io::Result<()> {
     let head = reply.len() as u32 | LAST_FRAGMENT;
     let mut stream = stream.lock();
-    // In one piece, so that it is one packet if it fits.
+    // By one write, so that a short reply is one packet.
     let mut message = Vec::with_capacity(reply.len() + 4);
     message.extend_from_slice(&head.to_be_bytes());
     message.extend_from_slice(reply);

@@ -1,4 +1,10 @@
-//! One file system with its exports, and who asks for what of it.
+//! One file system with its exports, and the rights of its callers.
+//!
+//! 1. A [`Request`] finds the export and the inode of a handle.
+//! 2. It checks the caller's rights by mode bits and access control lists, as the kernel does for a local mount.
+//! 3. It makes the call of the file system, and repeats it while transactions block it.
+//!
+//! Invariant: no call changes anything under an export for reading.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,7 +14,7 @@ use varve_vfs::{
     AccessMode, Attr, Caller, Entry, FileType, FsError, FsResult, Vfs, in_time, insist,
 };
 
-use crate::export::{Asker, Export, Terms};
+use crate::export::{Export, MappedUser, Terms};
 use crate::handle::{FileHandle, HANDLE_BYTES_MAX};
 use crate::looked_up::LookedUp;
 use crate::opened::Opened;
@@ -16,30 +22,30 @@ use crate::rpc::Credentials;
 use crate::status::Status;
 use crate::xdr::{Garbage, Reader, Writer};
 
-/// The longest name that is read off a message; what is too long for the file system it says itself.
+/// The longest name that is decoded. The file system refuses names that are too long for it.
 const NAME_BYTES_MAX: usize = 4096;
-/// The sticky bit: names in a directory are removed by their owners.
+/// The sticky bit: only owners may remove names from such a directory.
 const STICKY: u32 = 0o1000;
 
-/// What is served.
+/// The file system and what the server keeps about it.
 pub(crate) struct Service {
     pub(crate) vfs: Arc<dyn Vfs>,
-    /// Its number in handles and attributes, the same after a restart.
+    /// The number of the file system in handles and attributes; the same after a restart.
     pub(crate) file_system: u64,
-    /// What tells clients that what they wrote without asking for it to be durable may be lost: another one after each start.
+    /// The write verifier: it changes with each start, and tells clients that unstable writes may be lost.
     pub(crate) verifier: [u8; 8],
-    /// Directories that may be mounted, each with its inode.
+    /// The directories that clients may mount, each with its inode.
     pub(crate) exports: Vec<(Export, InodeId)>,
     pub(crate) looked_up: LookedUp,
     pub(crate) opened: Opened,
 }
 
-/// Why a procedure gives no result.
+/// Why a procedure has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Its arguments make no sense.
     Garbage,
-    /// It ends with this status.
+    /// The call ends with this status.
     Status(Status),
 }
 
@@ -61,16 +67,16 @@ impl From<FsError> for Failure {
     }
 }
 
-/// One call: who asks, under which export.
+/// One call, with its caller and its export.
 pub(crate) struct Request<'a> {
     pub(crate) service: &'a Service,
     pub(crate) export: InodeId,
     pub(crate) terms: &'a Terms,
-    pub(crate) asker: Asker,
+    pub(crate) user: MappedUser,
 }
 
 impl Service {
-    /// The export that a handle is of, if the client at `address` may use it.
+    /// Finds the export of a handle, if the client at `address` may use it.
     pub(crate) fn request(
         &self,
         handle: &FileHandle,
@@ -83,16 +89,21 @@ impl Service {
         let exports = self.exports.iter().filter(|(_, root)| *root == handle.export);
         let terms = exports.filter_map(|(export, _)| export.terms(address)).next();
         let terms = terms.ok_or(Status::ACCESS)?;
-        Ok(Request { service: self, export: handle.export, terms, asker: terms.asker(credentials) })
+        Ok(Request {
+            service: self,
+            export: handle.export,
+            terms,
+            user: terms.mapped_user(credentials),
+        })
     }
 
-    /// The handle in a message.
+    /// Decodes the handle in a message.
     pub(crate) fn handle(reader: &mut Reader<'_>) -> Result<FileHandle, Failure> {
         let bytes = reader.opaque(HANDLE_BYTES_MAX)?;
         Ok(FileHandle::decode(bytes).ok_or(Status::BAD_HANDLE)?)
     }
 
-    /// Makes a call that may have to wait for transactions, as long as it may.
+    /// Makes a call of the file system. If transactions block it, waits as long as the file system allows.
     pub(crate) fn settled<T>(&self, call: impl Fn() -> FsResult<T>) -> FsResult<T> {
         let vfs = &*self.vfs;
         let once = || match call() {
@@ -104,7 +115,7 @@ impl Service {
     }
 }
 
-/// A name of a message.
+/// Decodes a name in a message.
 pub(crate) fn name<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Failure> {
     Ok(reader.opaque(NAME_BYTES_MAX)?)
 }
@@ -115,19 +126,19 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn is_root(&self) -> bool {
-        self.asker.uid == 0
+        self.user.uid == 0
     }
 
     pub(crate) fn caller(&self) -> Caller {
-        // The mode that a client sends has its process's umask in it.
-        Caller { uid: self.asker.uid, gid: self.asker.gid, umask: 0 }
+        // The client has applied the umask of its process to the mode already.
+        Caller { uid: self.user.uid, gid: self.user.gid, umask: 0 }
     }
 
     pub(crate) fn is_in(&self, group: u32) -> bool {
-        self.asker.gid == group || self.asker.groups.contains(&group)
+        self.user.gid == group || self.user.groups.contains(&group)
     }
 
-    /// Another handle of the same call.
+    /// Checks another handle of the same call.
     pub(crate) fn other_handle(&self, reader: &mut Reader<'_>) -> Result<FileHandle, Failure> {
         let handle = Service::handle(reader)?;
         match handle.file_system == self.service.file_system && handle.export == self.export {
@@ -136,7 +147,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Makes a call about the inode of a handle. If it is not where it was thought to be, it is looked for.
+    /// Makes a call about the inode of a handle. If the file system does not find the inode where it was, looks for
+    /// it again.
     pub(crate) fn on<T>(
         &self,
         handle: &FileHandle,
@@ -156,18 +168,18 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The attributes of the inode of a handle.
+    /// Returns the attributes of the inode of a handle.
     pub(crate) fn attr(&self, handle: &FileHandle) -> Result<Attr, Failure> {
         self.on(handle, |ino| self.vfs().getattr(ino))
     }
 
-    /// A handle of what was found in `dir`, whose lookup is taken over.
+    /// Returns a handle for what was found in `dir`, and takes over its lookup.
     pub(crate) fn found(&self, dir: InodeId, entry: &Entry) -> FileHandle {
         self.service.looked_up.note(&*self.service.vfs, entry.attr.ino);
         self.child(dir, entry.attr.ino)
     }
 
-    /// The handle of an inode that is in `dir`.
+    /// Returns the handle of an inode that is in `dir`.
     pub(crate) fn child(&self, dir: InodeId, ino: InodeId) -> FileHandle {
         let file_system = self.service.file_system;
         FileHandle { file_system, export: self.export, ino, parent: Some(dir) }
@@ -178,7 +190,7 @@ impl<'a> Request<'a> {
         if self.terms.read_only { Err(Status::READ_ONLY.into()) } else { Ok(()) }
     }
 
-    /// Makes what was changed durable, as NFS asks of each change, unless the export does without.
+    /// Makes a change durable, as NFS requires of each change, unless the export is `async`.
     pub(crate) fn make_durable(&self, dir: InodeId) -> Result<(), Failure> {
         match self.terms.is_async {
             true => Ok(()),
@@ -186,11 +198,10 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether the caller may do that, by mode and lists.
+    /// Returns whether the caller has these rights, by mode bits and access control lists.
     pub(crate) fn may(&self, ino: InodeId, mode: AccessMode) -> Result<bool, Failure> {
-        let asked = self
-            .service
-            .settled(|| self.vfs().access(self.caller(), &self.asker.groups, ino, mode));
+        let asked =
+            self.service.settled(|| self.vfs().access(self.caller(), &self.user.groups, ino, mode));
         match asked {
             Ok(()) => Ok(true),
             Err(FsError::AccessDenied | FsError::ReadOnly) => Ok(false),
@@ -202,45 +213,46 @@ impl<'a> Request<'a> {
         if self.may(ino, mode)? { Ok(()) } else { Err(Status::ACCESS.into()) }
     }
 
-    /// Requires that the caller may look up names in a directory.
+    /// Checks that the caller may look up names in a directory.
     pub(crate) fn require_search(&self, dir: InodeId) -> Result<(), Failure> {
         self.require(dir, AccessMode { execute: true, ..AccessMode::default() })
     }
 
-    /// Requires that the caller may change the names in a directory.
+    /// Checks that the caller may change the names in a directory.
     pub(crate) fn require_change(&self, dir: InodeId) -> Result<(), Failure> {
         self.changes()?;
         self.require(dir, AccessMode { read: false, write: true, execute: true })
     }
 
-    /// Requires that the caller may take the name of `victim` out of `dir`, which it may change.
+    /// Checks that the caller, who may change `dir`, may remove the name of `victim` from it.
     pub(crate) fn require_removal(&self, dir: &Attr, victim: &Attr) -> Result<(), Failure> {
-        let is_owner = self.asker.uid == victim.uid || self.asker.uid == dir.uid;
+        let is_owner = self.user.uid == victim.uid || self.user.uid == dir.uid;
         match dir.perm & STICKY == 0 || self.is_root() || is_owner {
             true => Ok(()),
             false => Err(Status::NOT_PERMITTED.into()),
         }
     }
 
-    /// Requires that the caller may read a file: who owns it may, as its process may have it open, and who executes it.
+    /// Checks that the caller may read a file. The owner may, because a process of his may have it open; so may a
+    /// user who may execute it.
     pub(crate) fn require_read(&self, attr: &Attr) -> Result<(), Failure> {
         let reads = AccessMode { read: true, ..AccessMode::default() };
         let executes = AccessMode { execute: true, ..AccessMode::default() };
-        let may = self.asker.uid == attr.uid
+        let may = self.user.uid == attr.uid
             || self.may(attr.ino, reads)?
             || self.may(attr.ino, executes)?;
         if may { Ok(()) } else { Err(Status::ACCESS.into()) }
     }
 
-    /// The same for writing.
+    /// Checks that the caller may write to a file. The owner may.
     pub(crate) fn require_write(&self, attr: &Attr) -> Result<(), Failure> {
         self.changes()?;
         let writes = AccessMode { write: true, ..AccessMode::default() };
-        let may = self.asker.uid == attr.uid || self.may(attr.ino, writes)?;
+        let may = self.user.uid == attr.uid || self.may(attr.ino, writes)?;
         if may { Ok(()) } else { Err(Status::ACCESS.into()) }
     }
 
-    /// The attributes of a name's inode, which is not looked up any more then.
+    /// Returns the attributes of the inode of a name, without keeping the lookup.
     pub(crate) fn peek(&self, dir: InodeId, name: FileName<'_>) -> FsResult<Attr> {
         let entry = self.service.settled(|| self.vfs().lookup(dir, name))?;
         self.service.looked_up.note(&*self.service.vfs, entry.attr.ino);
@@ -248,7 +260,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Writes attributes (`fattr3`).
+/// Encodes attributes (`fattr3`).
 pub(crate) fn put_attr(writer: &mut Writer, file_system: u64, attr: &Attr) {
     let kind = match attr.kind {
         FileType::Regular => 1,
@@ -273,12 +285,12 @@ pub(crate) fn put_attr(writer: &mut Writer, file_system: u64, attr: &Attr) {
     }
 }
 
-/// Seconds since 1970 as NFS version 3 has them: from 1970 to 2106.
+/// Converts seconds since 1970 to NFS version 3, which has the years 1970 to 2106.
 pub(crate) fn seconds(seconds: i64) -> u32 {
     seconds.clamp(0, u32::MAX.into()) as u32
 }
 
-/// Writes attributes that may be missing (`post_op_attr`).
+/// Encodes attributes that may be missing (`post_op_attr`).
 pub(crate) fn put_attr_after(writer: &mut Writer, file_system: u64, attr: Option<&Attr>) {
     writer.bool(attr.is_some());
     if let Some(attr) = attr {
@@ -286,7 +298,8 @@ pub(crate) fn put_attr_after(writer: &mut Writer, file_system: u64, attr: Option
     }
 }
 
-/// Writes attributes after a change (`wcc_data`). What they were before is never told: others may have changed it in between.
+/// Encodes attributes after a change (`wcc_data`), without the ones before: another call may have changed them in
+/// between.
 pub(crate) fn put_change(writer: &mut Writer, file_system: u64, attr: Option<&Attr>) {
     writer.bool(false);
     put_attr_after(writer, file_system, attr);

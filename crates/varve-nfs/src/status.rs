@@ -1,4 +1,4 @@
-//! What a procedure ends with.
+//! The status with which a procedure ends.
 
 use varve_types::Errno;
 use varve_vfs::FsError;
@@ -24,13 +24,13 @@ impl Status {
     pub(crate) const NOT_SUPPORTED: Status = Status(10_004);
     pub(crate) const TOO_SMALL: Status = Status(10_005);
     pub(crate) const BAD_TYPE: Status = Status(10_007);
-    /// Later: the client asks again.
+    /// The client has to repeat the call later.
     pub(crate) const JUKEBOX: Status = Status(10_008);
 }
 
 impl From<&FsError> for Status {
     fn from(error: &FsError) -> Status {
-        // The first numbers are those of Unix.
+        // The first numbers are the errnos of Unix.
         match error.errno() {
             errno @ (Errno::Perm
             | Errno::NotFound

@@ -1,14 +1,14 @@
-//! Numbers and bytes as XDR has them: big-endian units of four bytes (RFC 4506).
+//! Decodes and encodes XDR: big-endian units of four bytes (RFC 4506).
 //!
-//! What a client sends is read from the bytes of its message, and nothing is allocated that they do not hold: a length that is claimed is
-//! compared with a limit and with what is left first.
+//! Invariant: the decoder allocates no more than the message holds. It compares a claimed length with a limit and
+//! with what is left first.
 
 /// A message that does not follow the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Garbage(pub(crate) &'static str);
 
-/// Reads a message.
+/// Decodes a message.
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes of a fixed length.
+    /// Decodes bytes of a fixed length.
     pub(crate) fn fixed(&mut self, len: usize) -> Result<&'a [u8], Garbage> {
         let padded = len.next_multiple_of(4);
         let (bytes, rest) =
@@ -45,16 +45,16 @@ impl<'a> Reader<'a> {
         Ok(&bytes[..len])
     }
 
-    /// Bytes whose length stands before them, at most `max`.
+    /// Decodes bytes after their length, at most `max`.
     pub(crate) fn opaque(&mut self, max: usize) -> Result<&'a [u8], Garbage> {
         let len = self.u32()? as usize;
         if len > max {
-            return Err(Garbage("it claims more bytes than there may be"));
+            return Err(Garbage("it has more bytes than allowed"));
         }
         self.fixed(len)
     }
 
-    /// An optional part.
+    /// Decodes an optional part.
     pub(crate) fn option<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, Garbage>,
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts a message together.
+/// Encodes a message.
 #[derive(Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -82,7 +82,7 @@ impl Writer {
         self.bytes
     }
 
-    /// Takes back what was put behind the first `len` bytes.
+    /// Cuts the message to its first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);
     }
@@ -114,7 +114,7 @@ impl Writer {
         self.fixed(bytes);
     }
 
-    /// What another one has put together.
+    /// Appends what another encoder holds.
     pub(crate) fn append(&mut self, other: &Writer) {
         self.bytes.extend_from_slice(&other.bytes);
     }

@@ -1,4 +1,4 @@
-//! Bytes: reading, writing, making durable, and the targets of symbolic links.
+//! Procedures about bytes: READ, WRITE, COMMIT and READLINK.
 
 use varve_vfs::{Attr, FileType, SetAttr, SetIdTaken};
 
@@ -8,12 +8,12 @@ use crate::service::{Failure, Request, put_attr_after, put_change};
 use crate::status::Status;
 use crate::xdr::{Reader, Writer};
 
-/// How durable a write is to be (`stable_how`).
+/// How durable a write must be (`stable_how`).
 const UNSTABLE: u32 = 0;
 const DATA_SYNC: u32 = 1;
 const FILE_SYNC: u32 = 2;
 
-/// The attributes of a regular file.
+/// Returns the attributes of a regular file.
 fn file(request: &Request<'_>, handle: &FileHandle) -> Result<Attr, Failure> {
     let attr = request.attr(handle)?;
     match attr.kind {
@@ -92,7 +92,7 @@ pub(super) fn commit(
     handle: &FileHandle,
     reader: &mut Reader<'_>,
 ) -> Answer {
-    // All of the file is made durable, whatever the range.
+    // COMMIT makes the whole file durable, whatever its range.
     reader.u64()?;
     reader.u32()?;
     request.require_write(&file(request, handle)?)?;

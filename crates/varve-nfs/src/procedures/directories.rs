@@ -1,4 +1,4 @@
-//! Listings.
+//! Procedures that list directories: READDIR and READDIRPLUS.
 
 use varve_types::InodeId;
 use varve_vfs::{AccessMode, FileType};
@@ -11,10 +11,10 @@ use crate::xdr::{Reader, Writer};
 
 /// The most bytes of a listing.
 const LISTING_BYTES_MAX: usize = 1 << 20;
-/// Bytes of the end of a listing: no more entries, and whether these were the last.
+/// The length of the end of a listing: no further entry, and whether the listing is complete.
 const END_BYTES: usize = 8;
 
-/// What is asked for.
+/// The arguments of a listing.
 struct Wanted {
     cookie: u64,
     /// The most bytes of names, numbers and cookies.
@@ -71,7 +71,7 @@ fn list(request: &Request<'_>, dir: &FileHandle, wanted: Wanted) -> Answer {
                     writer.opaque(&request.child(dir.ino, entry.ino).encode());
                 }
             }
-            // The first entry goes by the whole size alone.
+            // The first entry is limited only by the size of the whole result.
             let is_first = before == begin;
             if writer.len() + END_BYTES > bytes_max || (names > wanted.names_max && !is_first) {
                 writer.truncate(before);

@@ -1,4 +1,10 @@
-//! Procedures about names: finding, making, removing, moving, linking.
+//! Procedures that find, make, remove, move and link names.
+//!
+//! 1. A procedure decodes handles and names, and checks the caller's rights.
+//! 2. It makes the call of the file system.
+//! 3. It makes the directory durable and encodes the result.
+//!
+//! Invariant: a change is durable before the answer, unless the export is `async`.
 
 use varve_types::{FileName, NameError, Timestamp};
 use varve_vfs::{
@@ -11,10 +17,10 @@ use crate::service::{Failure, Request, name, put_attr_after, put_change};
 use crate::status::Status;
 use crate::xdr::{Garbage, Reader, Writer};
 
-/// The longest target of a symbolic link that is read off a message.
+/// The longest target of a symbolic link that is decoded.
 const TARGET_BYTES_MAX: usize = 4096;
 
-/// A name for something new.
+/// Decodes a name for a new object.
 fn new_name<'a>(reader: &mut Reader<'a>) -> Result<FileName<'a>, Failure> {
     match FileName::new(name(reader)?) {
         Err(NameError::Reserved) => Err(Status::EXISTS.into()),
@@ -22,12 +28,12 @@ fn new_name<'a>(reader: &mut Reader<'a>) -> Result<FileName<'a>, Failure> {
     }
 }
 
-/// A name that is to go.
+/// Decodes a name that will be removed.
 fn old_name<'a>(reader: &mut Reader<'a>) -> Result<FileName<'a>, Failure> {
     Ok(FileName::new(name(reader)?).map_err(FsError::from)?)
 }
 
-/// A directory's attributes, if they can be had: what was done stays done.
+/// Returns the attributes of a directory; `None` after an error, because the change is done already.
 fn after(request: &Request<'_>, dir: &FileHandle) -> Option<Attr> {
     request.attr(dir).ok()
 }
@@ -61,7 +67,7 @@ pub(super) fn lookup(request: &Request<'_>, dir: &FileHandle, reader: &mut Reade
     Ok(writer)
 }
 
-/// What was made, and its directory then.
+/// Encodes the new object and its directory.
 fn made(request: &Request<'_>, dir: &FileHandle, entry: &Entry) -> Answer {
     request.make_durable(dir.ino)?;
     let handle = request.found(dir.ino, entry);
@@ -73,7 +79,7 @@ fn made(request: &Request<'_>, dir: &FileHandle, entry: &Entry) -> Answer {
     Ok(writer)
 }
 
-/// Sets what a call that makes something asks for besides the mode.
+/// Sets the attributes that a call gives a new object besides the mode.
 fn with_attributes(request: &Request<'_>, entry: Entry, set: SetAttr) -> Result<Entry, Failure> {
     let set = SetAttr { perm: None, ..set };
     if set == SetAttr::default() {
@@ -84,7 +90,7 @@ fn with_attributes(request: &Request<'_>, entry: Entry, set: SetAttr) -> Result<
     Ok(Entry { attr: request.service.settled(call)? })
 }
 
-/// The times by which a file says that it was made by an exclusive call with this verifier.
+/// Returns the times that mark a file as made by an exclusive call with this verifier.
 fn times_of(verifier: &[u8]) -> Option<[Timestamp; 2]> {
     let (one, other) = verifier.split_first_chunk::<4>()?;
     let number = |bytes: [u8; 4]| Timestamp::new(u32::from_be_bytes(bytes).into(), 0);
@@ -116,7 +122,7 @@ pub(super) fn create(request: &Request<'_>, dir: &FileHandle, reader: &mut Reade
             return Err(Status::EXISTS.into());
         }
         if mode == 0 && set.size.is_some() {
-            // Of a file that is there already only the size is set.
+            // On an existing file only the size is set.
             let size = SetAttr { size: set.size, ..SetAttr::default() };
             let size = permitted(request, &attr, size)?;
             request.changes()?;
@@ -214,7 +220,7 @@ pub(super) fn rmdir(request: &Request<'_>, dir: &FileHandle, reader: &mut Reader
     changed(request, dir)
 }
 
-/// What has a name that the caller may take away.
+/// Returns the attributes of what has a name that the caller may remove.
 fn going(request: &Request<'_>, dir: &FileHandle, name: FileName<'_>) -> Result<Attr, Failure> {
     let attr = request.attr(dir)?;
     if attr.kind != FileType::Directory {
@@ -242,7 +248,7 @@ pub(super) fn rename(request: &Request<'_>, from: &FileHandle, reader: &mut Read
         Err(error) => return Err(error.into()),
     }
     if moved.kind == FileType::Directory && from.ino != to.ino {
-        // Its entry `..` changes.
+        // The entry `..` of the moved directory changes.
         request.require(moved.ino, AccessMode { write: true, ..AccessMode::default() })?;
     }
     let vfs = request.vfs();
