@@ -1,34 +1,37 @@
-//! Each request of the kernel as one call of the `Vfs`.
+//! Turns each request of the kernel into one call of the `Vfs`.
 //!
-//! [`Adapter::serve`] sends a request to the method for it: `names` for what changes or finds names,
-//! `attributes` for attributes of both kinds, `trees` for those that stand for what is known of trees, `files` for what is open,
-//! `astray` for what the kernel has to hear of appends, `arrivals` for places of mounts to come, `transactions` for what programs do about those,
-//! `flags` for file flags; `rules` has what they share.
+//! 1. [`Adapter::serve`] decodes a request and checks that its caller may make it ([`Adapter::admit`]).
+//! 2. The method for the request makes the call: `names` finds and changes names, `attributes` serves attributes of
+//!    both kinds, `trees` the attributes about directory trees, `files` open files, `flags` file flags,
+//!    `transactions` the ends of transactions, `arrivals` directories on which other mounts appear. `rules` has what
+//!    they share, and `astray` tells the kernel of appends.
+//! 3. The result becomes an [`Answer`]; an error becomes an errno.
 //!
-//! Rules that the kernel's protocol adds to the calls:
+//! Invariants, which are rules that the kernel's protocol adds to the calls:
 //!
-//! - Names that are absent are answered with inode number 0, so that the kernel remembers the absence.
-//! - CREATE opens nothing that is there: it comes for names that the kernel takes for absent, and so has checked no
-//!   permissions. Of one that has come meanwhile, past the kernel, the answer is ESTALE, upon which it walks the path once more.
-//! - FLUSH, OPENDIR (but see [`Adapter::opendir`]) and what is not served are answered with ENOSYS, after which the kernel stops
-//!   asking. Locks are not claimed, so the kernel keeps them itself, which is right for a single mount.
-//! - The kernel leaves the removal of set-id bits to the file system (FUSE_HANDLE_KILLPRIV_V2) and says by a
-//!   flag of SETATTR, OPEN and WRITE when.
-//! - A listing that has already handed out entries with attributes ends well, whatever happens after: each
-//!   entry counts as a lookup that the kernel must learn of. The next request meets the error again.
-//! - Every handle given is released once, however the request ended.
-//! - Syncs leave the reader threads (`waiters`), so that nobody waits behind them and many share one commit. So does what takes
-//!   other requests to the same mount ([`Adapter::ask`]).
-//! - A request that locks of transactions are in the way of leaves the reader threads too (`parked`); what the kernel has checked
-//!   before it is looked at once more when it is done (`checked`). INTERRUPT is about those
-//!   alone, and has no answer: with ENOSYS the kernel would tell of no signal any more.
-//! - A write by a file that is open to append goes to the end that the file has, not to the one that the kernel takes it to have, which is
-//!   another where the file changed without it.
-//! - On a mount of root alone, where the kernel checks nothing, only root is served ([`Adapter::admit`]).
-//! - The mount options `sync` and `dirsync` are kept here; the kernel does nothing about them.
+//! - The answer about an absent name is inode number 0, so that the kernel remembers the absence.
+//! - CREATE opens no existing file: the kernel sends it for names that it takes for absent, and so it has checked no
+//!   permissions. If the name has appeared meanwhile without the kernel, the answer is ESTALE, and the kernel walks
+//!   the path once more.
+//! - The answer to FLUSH, OPENDIR (but see [`Adapter::opendir`]) and unknown requests is ENOSYS. Then the kernel
+//!   stops asking. The handshake asks for no file locks, so the kernel keeps them itself, which is right for a single
+//!   mount.
+//! - The file system clears set-id bits (FUSE_HANDLE_KILLPRIV_V2). A flag of SETATTR, OPEN and WRITE says when.
+//! - A listing that has already emitted entries with attributes succeeds, even if an error follows: each entry counts
+//!   as a lookup, of which the kernel must learn. The next request meets the error again.
+//! - Every handle is released once, however the request ended.
+//! - Syncs run on other threads than the readers (`waiters`), so that no request waits behind them and many syncs
+//!   share one commit. So do requests that need other requests to the same mount ([`Adapter::ask`]).
+//! - A request that locks of transactions block leaves the reader threads too (`parked`). Before it is served again,
+//!   what the kernel had checked for it is checked once more (`checked`). INTERRUPT is only about such requests and
+//!   has no answer: after ENOSYS the kernel would report no signal any more.
+//! - A write to a file that is open to append goes to the real end of the file. The kernel's end may be another, if
+//!   the file changed without the kernel.
+//! - On a mount of root alone, where the kernel checks no permissions, only root is served ([`Adapter::admit`]).
+//! - The mount options `sync` and `dirsync` are obeyed here; the kernel ignores them.
 //!
-//! Failures of the storage are logged here, where they are turned into an errno; the others are the
-//! caller's everyday business.
+//! This crate logs failures of the storage, where it turns them into an errno. It logs no other errors, which
+//! programs cause every day.
 
 mod arrivals;
 mod astray;
@@ -69,10 +72,10 @@ pub(crate) use checked::Checked;
 use listers::Listers;
 use rules::errno;
 
-/// An answer, or why the file system gives none.
+/// An answer, or the error of the file system.
 type Served = FsResult<Answer>;
 
-/// Nothing to say but that it went well.
+/// The answer of a request that succeeded without a body.
 const DONE: Answer = Answer::Errno(0);
 
 /// One request under way.
@@ -89,9 +92,9 @@ pub(crate) struct Adapter {
     options: SessionOptions,
     agreement: Agreement,
     backing: BackingTable,
-    /// For syncs.
+    /// Threads for syncs.
     waiters: Waiters,
-    /// For what takes other requests to this mount.
+    /// Threads for calls that need other requests to this mount.
     askers: Waiters,
     parked: Parked,
     arrivals: Arc<Arrivals>,
@@ -130,7 +133,7 @@ impl Adapter {
         }
     }
 
-    /// Goes on where the session that left `state` on the connection of `device` stopped.
+    /// Continues the session that left `state` on the connection of `device`.
     pub(crate) fn resume(
         vfs: Arc<dyn Vfs>,
         options: SessionOptions,
@@ -142,7 +145,7 @@ impl Adapter {
         Adapter::with(vfs, options, agreement, backing)
     }
 
-    /// Finishes the syncs under way and gives what the next session must know. REQUIRES: no request is being
+    /// Finishes the syncs under way and returns the state that the next session needs. REQUIRES: no request is being
     /// served.
     pub(crate) fn leave(self) -> SessionState {
         let Adapter { backing, waiters, askers, agreement, .. } = self;
@@ -150,8 +153,8 @@ impl Adapter {
         agreement.state(backing.leave())
     }
 
-    /// Serves one request, which came from `origin` and has these bytes; fills `reply` if the answer is
-    /// [`Answer::Body`]. If locks are in the way, it is served later.
+    /// Serves one request from `origin`. Fills `reply` if the answer is [`Answer::Body`]. If locks block the request,
+    /// serves it later.
     pub(crate) fn serve(
         &self,
         origin: &Origin,
@@ -178,7 +181,7 @@ impl Adapter {
         }
     }
 
-    /// Serves one request, unless locks are in the way.
+    /// Serves one request; fails if locks block it.
     pub(crate) fn serve_now(
         &self,
         origin: &Origin,
@@ -204,55 +207,55 @@ impl Adapter {
         });
         match served {
             Ok(Ok(answer)) => Ok(answer),
-            // Of a handle that has ended nothing is left to be done again.
+            // A RELEASE has ended its handle, so there is nothing to repeat.
             Ok(Err(FsError::Blocked(blocked))) if header.opcode != FUSE_RELEASE => Err(blocked),
             Ok(Err(error)) => Ok(self.failed(header, &error)),
             Err(panicked) => Ok(panicked),
         }
     }
 
-    /// The answer to a request that has failed.
+    /// Returns the answer to a request that has failed.
     pub(crate) fn failed(&self, header: &Header, error: &FsError) -> Answer {
         Answer::Errno(errno(opcode_name(header.opcode), error))
     }
 
-    /// What is counted of requests.
+    /// Returns the counts of requests.
     pub(crate) fn meters(&self) -> &Meters {
         &self.meters
     }
 
-    /// What is served.
+    /// Returns the file system that is served.
     pub(crate) fn vfs(&self) -> &dyn Vfs {
         &*self.vfs
     }
 
-    /// The requests that wait for locks.
+    /// Returns the requests that wait for locks.
     pub(crate) fn parked(&self) -> &Parked {
         &self.parked
     }
 
-    /// The directory that the mount shows as its root.
+    /// Returns the directory that the mount shows as its root.
     pub(crate) fn root(&self) -> InodeId {
         self.options.root
     }
 
-    /// Whether the mount is one of root alone.
+    /// Returns whether the mount is one of root alone.
     pub(crate) fn is_for_root_alone(&self) -> bool {
         self.agreement.root_alone()
     }
 
-    /// The inode that the kernel calls `node`: for it the root is always number 1.
+    /// Returns the inode that the kernel calls `node`. The kernel's number of the root is always 1.
     fn inode(&self, node: u64) -> InodeId {
         let ino = InodeId::new(node);
         if ino == InodeId::ROOT { self.options.root } else { ino }
     }
 
-    /// Whether `ino` is a place where another mount is to appear.
+    /// Returns whether `ino` is a directory on which another mount will appear.
     fn is_awaited(&self, ino: InodeId) -> bool {
         ino.is_made_up() && self.vfs.is_awaited(ino)
     }
 
-    /// Whether nothing known of `ino` holds for long.
+    /// Returns whether the kernel must not cache what it knows of `ino`.
     fn is_fleeting(&self, ino: InodeId) -> bool {
         ino.is_made_up() && self.vfs.is_fleeting(ino)
     }
@@ -328,7 +331,7 @@ impl Adapter {
         }
     }
 
-    /// Has `sync` done by a thread that may wait, which then answers.
+    /// Runs `sync` on a thread that may wait. That thread answers the request.
     fn later(
         &self,
         call: &Call<'_>,
@@ -338,8 +341,8 @@ impl Adapter {
         Answer::Later
     }
 
-    /// The same for what takes other requests to this mount, and for who waits for it. `TryAgain` if so many wait that these
-    /// requests might not come through.
+    /// Runs work that needs other requests to this mount, or waits for such work, on a thread that may wait. That
+    /// thread answers. `TryAgain` if so much work waits that the other requests might get no thread or ring entry.
     fn ask(
         &self,
         call: &Call<'_>,
@@ -350,7 +353,7 @@ impl Adapter {
         asked.map(|()| Answer::Later).map_err(|_| FsError::TryAgain)
     }
 
-    /// A job that does `work` and answers with what it gives; lets go of `hold` then.
+    /// Makes a job that runs `work`, answers with its result and then drops `hold`.
     fn answering(
         &self,
         call: &Call<'_>,

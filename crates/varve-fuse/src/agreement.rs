@@ -1,4 +1,4 @@
-//! What the handshake has agreed on with the kernel, for the life of a mount.
+//! What this program and the kernel agreed on in the handshake, for the life of a mount.
 
 use std::num::NonZeroUsize;
 
@@ -7,12 +7,12 @@ use crate::protocol::constants::{FUSE_PASSTHROUGH, FUSE_POSIX_ACL, FUSE_SETXATTR
 use crate::protocol::reply::InitOut;
 use crate::transport::{NoUring, Transport};
 
-/// The largest write in one request, in bytes; the kernel's own limit by default.
+/// The largest write in one request, in bytes. The kernel has the same limit by default.
 pub(crate) const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// Room for the longest request: a write with its header, or two names.
+/// The size of a buffer for the longest request: a write with its header, or two names.
 pub(crate) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
 
-/// What was agreed on, once for the life of the mount.
+/// The agreement. It holds for the life of the mount.
 #[derive(Debug)]
 pub(crate) struct Agreement {
     /// The capabilities, and [`ROOT_ALONE`].
@@ -21,12 +21,12 @@ pub(crate) struct Agreement {
     write_bytes_max: u32,
     /// How requests travel.
     pub(crate) transport: Transport,
-    /// Why not through rings, unless that was the caller's choice.
+    /// Why requests do not travel through rings, unless the caller chose so.
     pub(crate) no_uring: Option<NoUring>,
 }
 
 impl Agreement {
-    /// What the handshake ended with: the kernel got `answer`, and requests travel by `transport`.
+    /// Returns the result of a handshake: the kernel got `answer`, and requests travel by `transport`.
     pub(crate) fn new(
         answer: &InitOut,
         root_alone: bool,
@@ -37,7 +37,8 @@ impl Agreement {
         Agreement { flags, write_bytes_max: answer.max_write, transport, no_uring }
     }
 
-    /// What the session that left `state` had agreed on; the reason, if this one cannot keep to it.
+    /// Returns the agreement of the session that left `state`. The error is the reason why this session cannot keep
+    /// it.
     pub(crate) fn of(state: &SessionState) -> Result<Agreement, String> {
         let SessionState { flags, write_bytes_max, .. } = *state;
         if write_bytes_max > WRITE_BYTES_MAX {
@@ -47,32 +48,32 @@ impl Agreement {
         Ok(Agreement { flags, write_bytes_max, transport: Transport::Dev, no_uring: None })
     }
 
-    /// For the next session.
+    /// Returns the state that the next session needs.
     pub(crate) fn state(&self, open: Vec<OpenInode>) -> SessionState {
         SessionState { flags: self.flags, write_bytes_max: self.write_bytes_max, open }
     }
 
-    /// SETXATTR comes in its longer form.
+    /// Returns whether SETXATTR comes in its longer form.
     pub(crate) fn setxattr_ext(&self) -> bool {
         self.flags & FUSE_SETXATTR_EXT != 0
     }
 
-    /// The kernel obeys access control lists.
+    /// Returns whether the kernel obeys access control lists.
     pub(crate) fn posix_acl(&self) -> bool {
         self.flags & FUSE_POSIX_ACL != 0
     }
 
-    /// Permissions are not checked, as only root gets in.
+    /// Returns whether the kernel checks no permissions, because it lets only root in.
     pub(crate) fn root_alone(&self) -> bool {
         self.flags & ROOT_ALONE != 0
     }
 
-    /// Backing files may be registered.
+    /// Returns whether backing files may be registered.
     pub(crate) fn passthrough(&self) -> bool {
         self.flags & FUSE_PASSTHROUGH != 0
     }
 
-    /// What programs may know of it, as JSON, and of the number of reader threads that was asked for.
+    /// Returns the agreement and the configured number of reader threads as JSON, for programs.
     pub(crate) fn status_json(&self, threads: Option<NonZeroUsize>) -> String {
         let mut status = format!("{{\"transport\":\"{}\"", self.transport);
         if let Some(threads) = threads {

@@ -6,20 +6,20 @@ use bytes::Bytes;
 
 use crate::protocol::constants::opcode_name;
 
-/// How to answer a request.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// It went well, and what there is to say is in the reply.
+    /// The request succeeded; the reply holds the body.
     Body,
-    /// It went well, with these bytes.
+    /// The request succeeded with these bytes as the body.
     Data(Bytes),
-    /// It failed; or, with 0, it went well and there is nothing to say.
+    /// The request failed with this errno; with 0 it succeeded without a body.
     Errno(i32),
-    /// Another thread answers.
+    /// Another thread answers later.
     Later,
 }
 
-/// Does `work` of a request; the answer if it panics, which is logged.
+/// Runs `work` of a request. If it panics, logs that and returns the answer as the error.
 pub(crate) fn unless_it_panics<T>(opcode: u32, work: impl FnOnce() -> T) -> Result<T, Answer> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
         log::error!("{} panicked", opcode_name(opcode));

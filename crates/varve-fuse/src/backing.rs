@@ -1,9 +1,9 @@
-//! Passthrough: which open files the kernel reads and writes without asking.
+//! Passthrough: which open files the kernel reads and writes without this program.
 //!
-//! The kernel ties the choice to the inode, not to the open: all files open on an inode at one time either
-//! go through its page cache or pass straight to one and the same backing file. Mixing the two fails the
-//! open with EIO. So the table keeps, for each inode with open files, their number and the backing file
-//! they share, if any; the first open chooses and later ones follow.
+//! The kernel ties the choice to the inode, not to the open: all files that are open on an inode at one time either
+//! go through its page cache, or pass straight to the same backing file. An open that mixes the two fails with EIO.
+//! So the table keeps, for each inode with open files, their number and the backing file that they share, if any. The
+//! first open chooses and later ones follow.
 //!
 //! ```text
 //!            open, file below           last release
@@ -12,11 +12,11 @@
 //!            open, anything else       last release
 //! ```
 //!
-//! The kernel leaves a mode before it sends the last RELEASE and enters it after it has received the reply
-//! to OPEN; so the table may believe a little longer than the kernel that a mode holds, never shorter. It never believes so
-//! longer than the file system, which is told of a RELEASE after the table, and may have another object for the file from then on.
-//! Where the file system says that a file must not be straight, as it is to see what is written, that goes through the cache,
-//! whatever the table believes.
+//! The kernel leaves a mode before it sends the last RELEASE, and enters it after it has received the reply to OPEN.
+//! So an entry of the table lives a little longer than the kernel's mode, never shorter. It never lives longer than
+//! the file system's handle: the file system gets a RELEASE after the table, and may use another object for the file
+//! from then on. If the file system must see what is written to a file, that file goes through the cache, whatever
+//! the table says.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -35,7 +35,7 @@ const SHARDS: usize = 16;
 /// How an open file is served.
 #[derive(Debug)]
 pub(crate) enum Route {
-    /// Through the kernel's page cache and this program.
+    /// Through the page cache of the kernel and this program.
     Cached,
     /// By the kernel alone.
     Straight(Arc<BackingFile>),
@@ -56,8 +56,8 @@ pub(crate) struct BackingTable {
 }
 
 impl BackingTable {
-    /// No open files. Unless the kernel has `agreed` to passthrough, every file is served through the cache
-    /// and nothing needs counting.
+    /// A table without open files. Unless the kernel has `agreed` to passthrough, every file is served through the
+    /// cache and the table counts nothing.
     pub(crate) fn new(agreed: bool) -> BackingTable {
         BackingTable {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
@@ -66,7 +66,7 @@ impl BackingTable {
         }
     }
 
-    /// The table of a session that goes on with `open` on the connection of `device`.
+    /// Returns the table of a session that continues with the inodes `open` on the connection of `device`.
     pub(crate) fn restore(agreed: bool, device: &Device, open: &[OpenInode]) -> BackingTable {
         let table = BackingTable::new(agreed);
         for inode in open {
@@ -78,11 +78,11 @@ impl BackingTable {
         table
     }
 
-    /// The open files, whose backing files stay registered. REQUIRES: no request is under way.
+    /// Returns the open inodes, and leaves their backing files registered. REQUIRES: no request is under way.
     pub(crate) fn leave(self) -> Vec<OpenInode> {
         let all = self.shards.into_iter().flat_map(Mutex::into_inner);
         all.map(|(ino, OpenFiles { count, backing })| {
-            // Only a request under way would hold another reference.
+            // Only a request under way holds another reference.
             let id = backing.and_then(Arc::into_inner).map(BackingFile::leave);
             let backing = id.and_then(|id| u32::try_from(id).ok());
             OpenInode { ino: ino.get(), count, backing }
@@ -94,9 +94,9 @@ impl BackingTable {
         &self.shards[(ino.get() % SHARDS as u64) as usize]
     }
 
-    /// Counts one more open file of `ino`, which `may_be_straight` or not, and says how to serve it. `register` makes a
-    /// backing file known to the kernel and is called only if this is the inode's first open file; if it fails, the file
-    /// is served through the cache.
+    /// Counts one more open file of `ino` and returns how to serve it. `may_be_straight` says whether the file may
+    /// pass straight to a backing file. `register` registers the backing file with the kernel. It is called only for
+    /// the first open file of the inode; if it fails, the file is served through the cache.
     pub(crate) fn opened(
         &self,
         ino: InodeId,
@@ -126,7 +126,7 @@ impl BackingTable {
         files.backing.clone().map_or(Route::Cached, Route::Straight)
     }
 
-    /// Takes back one open file of `ino`; with the last one the kernel forgets the backing file.
+    /// Takes back one open file of `ino`. With the last one the kernel forgets the backing file.
     pub(crate) fn released(&self, ino: InodeId) {
         if !self.agreed {
             return;
@@ -144,8 +144,8 @@ impl BackingTable {
         match registered {
             Ok(backing) => Some(Arc::new(backing)),
             Err(err) => {
-                // EPERM: needs CAP_SYS_ADMIN. ELOOP: the store lies on a stacked file system. Neither changes
-                // while mounted.
+                // EPERM: this needs CAP_SYS_ADMIN. ELOOP: the store lies on a stacked file system. Neither changes
+                // while the file system is mounted.
                 if matches!(err.raw_os_error(), Some(libc::EPERM | libc::ELOOP | libc::EOPNOTSUPP))
                 {
                     self.registers.store(false, Ordering::Relaxed);

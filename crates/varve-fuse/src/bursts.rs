@@ -1,12 +1,16 @@
-//! What is done about the machine's CPUs while requests come thick.
+//! Controls the machine's CPUs during bursts of requests.
 //!
 //! ```text
-//! quiet --a reader served BURST_REQUESTS within BURST_TIME--> burst --no more of that for HOLD_TIME--> quiet
+//! quiet --a reader serves BURST_REQUESTS within BURST_TIME--> burst --none does for HOLD_TIME--> quiet
 //! ```
 //!
-//! In a burst idle CPUs poll ([`idle_poll`]), and the threads of rings give way to their callers ([`giving_way`]). One thread, the
-//! governor, sees to both. It is what saves threads that give way from starving, so in a burst it waits for nothing that they may hold: it
-//! takes no lock that they take while they give way, and allocates nothing.
+//! 1. Each reader counts its requests ([`Pulse`]) and reports a burst.
+//! 2. One thread, the governor ([`Governor::run`]), attends to the burst: idle CPUs poll ([`idle_poll`]), and the
+//!    threads of rings give way to their callers ([`giving_way`]).
+//! 3. When no reader has reported a burst for [`HOLD_TIME`], the governor ends both and sleeps.
+//!
+//! Invariant: the governor keeps threads that give way from starving, so during a burst it waits for nothing that
+//! they may hold. It takes no lock that they take while they give way, and allocates no memory.
 #![allow(clippy::disallowed_methods, reason = "paces the machine's CPUs, not the store")]
 
 mod giving_way;
@@ -21,32 +25,32 @@ use std::time::{Duration, Instant};
 use giving_way::{Counts, GivingWay, Watch};
 pub use idle_poll::IdlePoll;
 
-/// What one reader must serve within [`BURST_TIME`] to call it a burst: 3,200 requests a second.
+/// How many requests one reader must serve within [`BURST_TIME`] for a burst: 3,200 requests a second.
 const BURST_REQUESTS: u32 = 64;
 const BURST_TIME: Duration = Duration::from_millis(20);
-/// How long a burst is taken to last after it was last seen.
+/// How long a burst lasts after the last report of it.
 const HOLD_TIME: Duration = Duration::from_millis(20);
 
-/// Sees bursts, and does what is done in them.
+/// Notices bursts and attends to them.
 #[derive(Debug)]
 pub(crate) struct Governor {
-    /// Idle CPUs are to poll: false if that is not wanted or not allowed.
+    /// Idle CPUs poll during a burst: false if the options exclude it or the machine does not allow it.
     polls: AtomicBool,
-    /// `None` where nobody gives way.
+    /// `None` if no thread gives way.
     giving_way: Option<GivingWay>,
-    /// Bursts that readers saw.
+    /// The number of bursts that readers have reported.
     bursts: AtomicU64,
-    /// One was seen while nobody attended.
+    /// A reader reported a burst while the governor did not attend to one.
     wanted: AtomicBool,
-    /// The thread sees to a burst.
+    /// The governor attends to a burst.
     attends: AtomicBool,
     ended: AtomicBool,
-    /// Which thread that is.
+    /// The thread of the governor.
     thread: OnceLock<Thread>,
 }
 
 impl Governor {
-    /// `rings_give_way`: requests come by rings, whose threads give way where that is allowed.
+    /// A governor. `rings_give_way` says that requests come by rings, whose threads give way if that is allowed.
     pub(crate) fn new(when: IdlePoll, rings_give_way: bool) -> Governor {
         Governor {
             polls: AtomicBool::new(when.is_wanted()),
@@ -59,12 +63,12 @@ impl Governor {
         }
     }
 
-    /// Whether [`Governor::run`] has anything to do.
+    /// Returns whether [`Governor::run`] has anything to do.
     pub(crate) fn works(&self) -> bool {
         self.polls.load(Ordering::Relaxed) || self.giving_way.is_some()
     }
 
-    /// Sees to bursts until [`Governor::end`]. REQUIRES: called once.
+    /// Attends to bursts until [`Governor::end`]. REQUIRES: called once.
     pub(crate) fn run(&self) {
         self.thread.get_or_init(thread::current);
         let mut watch = self.giving_way.as_ref().map(GivingWay::watch);
@@ -77,7 +81,7 @@ impl Governor {
         }
     }
 
-    /// Sees to one burst.
+    /// Attends to one burst.
     fn attend(&self, watch: Option<&mut Watch<'_>>) {
         let _awake = self.hold_awake();
         self.attends.store(true, Ordering::SeqCst);
@@ -91,7 +95,7 @@ impl Governor {
         self.attends.store(false, Ordering::SeqCst);
     }
 
-    /// Looks every `interval` until there was no burst for [`HOLD_TIME`].
+    /// Looks every `interval` until no reader has reported a burst for [`HOLD_TIME`].
     fn look_until_quiet(&self, interval: Duration, mut look: impl FnMut(Instant)) {
         let (mut seen, mut seen_at) = (None, Instant::now());
         while !self.ended.load(Ordering::SeqCst) {
@@ -106,7 +110,7 @@ impl Governor {
         }
     }
 
-    /// Keeps idle CPUs awake, if that is wanted and allowed.
+    /// Keeps idle CPUs awake, if the options and the machine allow it.
     fn hold_awake(&self) -> Option<File> {
         if !self.polls.load(Ordering::Relaxed) {
             return None;
@@ -144,7 +148,7 @@ pub(crate) struct Pulse<'a> {
     governor: &'a Governor,
     count: u32,
     since: Instant,
-    /// Those of a ring whose thread gives way.
+    /// The counts of a ring whose thread gives way.
     giving_way: Option<(&'a GivingWay, Arc<Counts>)>,
 }
 
@@ -153,7 +157,8 @@ impl Pulse<'_> {
         Pulse { governor, count: 0, since: Instant::now(), giving_way: None }
     }
 
-    /// Has the calling thread, which serves the ring of the only CPU it runs on, give way in bursts.
+    /// Lets the calling thread give way during bursts. REQUIRES: the thread serves the ring of the only CPU that it
+    /// runs on.
     pub(crate) fn give_way(&mut self) {
         if let (Some(giving_way), None) = (&self.governor.giving_way, &self.giving_way) {
             self.giving_way = Some((giving_way, giving_way.join()));
@@ -206,7 +211,7 @@ mod tests {
         let bursts = || governor.bursts.load(Ordering::Relaxed);
         beats(&governor, BURST_REQUESTS - 1);
         assert_eq!(bursts(), 0);
-        // Whoever tests may be kept for longer than a burst takes.
+        // The test may be delayed for longer than a burst takes.
         eventually("it is a burst", || {
             beats(&governor, BURST_REQUESTS);
             bursts() == 1

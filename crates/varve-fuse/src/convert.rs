@@ -1,4 +1,4 @@
-//! Between the kernel's words and the file system's.
+//! Converts between the kernel's types and the file system's.
 
 use varve_types::{FileName, Timestamp};
 use varve_vfs::{
@@ -16,12 +16,12 @@ pub(crate) fn caller(header: &Header, umask: u32) -> Caller {
     Caller { uid: header.uid, gid: header.gid, umask: umask & 0o777 }
 }
 
-/// A length in bytes that the kernel asks for.
+/// Converts a length in bytes that the kernel asks for.
 pub(crate) fn length(size: u32) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-/// The rights that access(2) asks for.
+/// Converts the rights that access(2) asks for.
 pub(crate) fn access_mode(mask: u32) -> AccessMode {
     let has = |right| signed(mask) & right != 0;
     AccessMode { read: has(libc::R_OK), write: has(libc::W_OK), execute: has(libc::X_OK) }
@@ -41,10 +41,10 @@ pub(crate) fn set_time(time: Time) -> FsResult<SetTime> {
     }
 }
 
-/// The kernel's own flag (`__FMODE_EXEC` of include/linux/fs.h) on the open of a program that is executed.
+/// The kernel's own flag (`__FMODE_EXEC` of include/linux/fs.h) on the open of a file that it executes.
 const OPENED_BY_EXEC: i32 = 1 << 5;
 
-/// The flags of open(2), and the kernel's own beside them.
+/// Converts the flags of open(2) and the kernel's own flags.
 pub(crate) fn open_flags(raw: u32) -> OpenFlags {
     let raw = signed(raw);
     let access = raw & libc::O_ACCMODE;

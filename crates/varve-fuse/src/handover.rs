@@ -1,5 +1,4 @@
-//! A mount that changes from one session to the next, in this process or in another one, while programs
-//! use it.
+//! Hands a mount from one session to the next, in this process or in another one, while programs use the mount.
 //!
 //! ```text
 //! serving --PauseHandle::pause--> Paused --Session::resume--> serving
@@ -7,15 +6,14 @@
 //!                                   +----------------------> Paused in another process
 //! ```
 //!
-//! 1. [`PauseHandle::pause`] closes a gate ([`gate`]) that each reader passes before it waits for a request, and
-//!    wakes the readers that wait by a request for each: statfs(2) of the mount point, which no cache
-//!    answers. So each takes at most one request more, answers it and stops. What they leave, those of
-//!    other programs and ours, the kernel keeps in its queue.
-//! 2. Syncs that are under way end and are answered ([`crate::waiters`]).
-//! 3. [`Session::run`](crate::Session::run) returns a [`Paused`]. Programs only wait from here on.
-//! 4. [`Session::resume`](crate::Session::resume) serves again. Only over /dev/fuse: rings end with a process. The kernel shakes hands once in the life of a
-//!    mount, so what was agreed on then is part of the state, as are the backing files: both belong to the
-//!    connection and not to the process.
+//! 1. [`PauseHandle::pause`] closes a gate ([`gate`]) that each reader passes before it waits for a request. It wakes
+//!    each waiting reader by a request: statfs(2) of the mount point, which no cache answers. So each reader takes at
+//!    most one more request, answers it and stops. The kernel keeps all other requests in its queue.
+//! 2. Syncs that are under way end and get their answers ([`crate::waiters`]).
+//! 3. [`Session::run`](crate::Session::run) returns a [`Paused`]. From here on programs wait.
+//! 4. [`Session::resume`](crate::Session::resume) serves again. This works only over /dev/fuse, because rings end
+//!    with a process. The kernel shakes hands once in the life of a mount, so the agreement is part of the state. So
+//!    are the backing files. Both belong to the connection and not to the process.
 
 mod gate;
 mod state;
@@ -41,7 +39,7 @@ pub struct Paused {
     pub(crate) state: SessionState,
 }
 
-/// Why bytes are no state of a session that can be gone on with.
+/// Why a session cannot continue from the bytes of a state.
 #[derive(Debug, thiserror::Error)]
 #[error("the state of the mount on {dir}: {reason}")]
 pub struct StateError {
@@ -50,7 +48,7 @@ pub struct StateError {
 }
 
 impl Paused {
-    /// Puts together what another process took apart.
+    /// Builds a paused session from the parts that another process passed on.
     pub fn from_parts(
         descriptor: OwnedFd,
         dir: PathBuf,
@@ -64,23 +62,23 @@ impl Paused {
         }
     }
 
-    /// The descriptor of the connection; the mount lives as long as one is open.
+    /// Returns the descriptor of the connection. The mount lives as long as one descriptor is open.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.device.descriptor()
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What the next session must know, encoded.
+    /// Returns the encoded state that the next session needs.
     pub fn state(&self) -> Vec<u8> {
         self.state.encode()
     }
 }
 
-/// How long the requests under way may take before a pause is given up.
+/// How long the requests under way may take before the pause fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Pauses a session from another thread.
@@ -96,12 +94,12 @@ impl PauseHandle {
         PauseHandle { gate, transport, dir }
     }
 
-    /// Why this session cannot be paused, if so.
+    /// Fails with the reason if this session cannot be paused.
     pub fn check(&self) -> io::Result<()> {
         match self.transport {
             Transport::Dev => Ok(()),
-            // The kernel binds requests that it has put into an entry to the process that owns the ring,
-            // and fails them when the ring goes; entries cannot be taken back from it one by one.
+            // The kernel binds the requests in ring entries to the process that owns the ring, and fails them when
+            // the ring is closed. There is no way to take a single entry back.
             Transport::Uring => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "requests travel over io_uring, whose rings end with the process",
@@ -109,14 +107,14 @@ impl PauseHandle {
         }
     }
 
-    /// Waits until the requests under way are answered; [`Session::run`](crate::Session::run) returns then.
-    /// On an error the session goes on.
+    /// Waits until the requests under way are answered. Then [`Session::run`](crate::Session::run) returns. After an
+    /// error the session continues.
     pub fn pause(&self) -> io::Result<()> {
         self.check()?;
         self.gate.close();
         for _ in 0..self.gate.serving() {
             let dir = self.dir.clone();
-            // The last of them are answered by the next session, so nobody waits for the threads.
+            // The next session answers the last of these requests, so nobody joins the threads.
             let wake = move || {
                 let _ = rustix::fs::statfs(&dir);
             };

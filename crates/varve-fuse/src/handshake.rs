@@ -1,10 +1,13 @@
-//! The first exchange on a connection: which version, which capabilities, which limits.
+//! The first exchange on a connection: version, capabilities and limits.
 //!
-//! The kernel sends INIT by itself once the file system is mounted and nothing else before it is answered.
-//! Whether requests will travel through rings is chosen here too, because the kernel must be told, and the rings
-//! made before: once it was told, it waits for them. Where they have been switched off meanwhile it does not, and they are given up.
-//! Not asked for: write-back caching (the kernel would change sizes and times by itself) and
-//! FUSE_EXPORT_SUPPORT (a `Vfs` has no lookup by inode id alone).
+//! 1. The kernel sends INIT when the file system is mounted, and nothing else before the answer.
+//! 2. The version is checked, and the transport chosen. The rings must exist before the answer: the kernel waits for
+//!    them once the answer asks for rings.
+//! 3. The answer names the capabilities that this program wants and the kernel offers.
+//! 4. If rings have been switched off meanwhile, the kernel does not wait for them, and they are dropped.
+//!
+//! Invariants: the answer names no capability that the kernel did not offer. It never asks for write-back caching,
+//! because the kernel would then change sizes and times by itself.
 
 use std::io;
 
@@ -18,23 +21,23 @@ use crate::protocol::reply::{InitOut, Reply};
 use crate::protocol::request::{Header, Init, Request};
 use crate::transport::{self, Carrier, NoUring, PAYLOAD_BYTES_MAX, Transport};
 
-/// The same through rings, whose every entry must have room for it.
+/// The largest write in one request through rings. Every ring entry has room for it.
 const RING_WRITE_BYTES_MAX: u32 = PAYLOAD_BYTES_MAX as u32;
-/// How many requests that no program waits for (readahead, release) may be under way.
+/// The most requests under way that no program waits for (readahead, release).
 const BACKGROUND_REQUESTS_MAX: u16 = 64;
-/// With so many the kernel holds back further readahead.
+/// With this many such requests the kernel holds back further readahead.
 const BACKGROUND_REQUESTS_CONGESTED: u16 = BACKGROUND_REQUESTS_MAX / 4 * 3;
-/// Objects may lie on any file system that is not itself stacked on another.
+/// Backing files may lie on any file system that is not itself stacked on another.
 const STACK_DEPTH_MAX: u32 = 1;
-/// The oldest protocol served: Linux 5.4.
+/// The oldest minor version that is served: Linux 5.4.
 const MINOR_MIN: u32 = 31;
 
-/// Why there is no agreement.
+/// Why the handshake failed.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// The exchange failed.
     Exchange(io::Error),
-    /// Rings were wanted and are not to be had.
+    /// The options ask for rings, and there are none.
     NoUring(NoUring),
 }
 
@@ -44,7 +47,7 @@ impl<E: Into<io::Error>> From<E> for Refusal {
     }
 }
 
-/// Receives INIT, chooses the transport and answers. With `root_alone` the mount is one without checks of permissions.
+/// Receives INIT, chooses the transport and answers. With `root_alone` the kernel checks no permissions on the mount.
 pub(crate) fn shake_hands(
     device: &Device,
     options: &SessionOptions,
@@ -80,7 +83,7 @@ pub(crate) fn shake_hands(
     Ok((agreement, carrier))
 }
 
-/// Why the kernel's version cannot be served.
+/// Checks the kernel's version. The error says why it cannot be served.
 fn check_version(offer: &Init) -> Result<(), String> {
     if offer.major == FUSE_KERNEL_VERSION && offer.minor >= MINOR_MIN {
         return Ok(());
@@ -91,7 +94,7 @@ fn check_version(offer: &Init) -> Result<(), String> {
     ))
 }
 
-/// What is wanted of what the kernel offers.
+/// Chooses the capabilities and limits from what the kernel offers.
 fn answer(
     offer: &Init,
     options: &SessionOptions,
@@ -111,11 +114,11 @@ fn answer(
     if options.xattr {
         wanted |= FUSE_SETXATTR_EXT;
     }
-    // With it the kernel checks permissions, whatever the mount says.
+    // With this capability the kernel checks permissions, whatever the mount says.
     if options.xattr && options.acl && !root_alone {
         wanted |= FUSE_POSIX_ACL;
     }
-    // The kernel refuses it, and the mount, where it does not check permissions.
+    // Where the kernel does not check permissions, it refuses this capability and ends the mount.
     if !root_alone {
         wanted |= FUSE_ALLOW_IDMAP;
     }
@@ -149,7 +152,8 @@ fn answer(
     }
 }
 
-/// Pages of the machine that so many bytes fill. Of entries of rings the kernel wants room for all that it may ask for.
+/// Returns how many pages of the machine `bytes` fill. A ring entry must have room for all pages that the kernel may
+/// ask for.
 fn pages_in(bytes: u32, page_bytes: usize) -> u16 {
     u16::try_from(bytes as usize / page_bytes).unwrap_or(u16::MAX)
 }

@@ -1,20 +1,20 @@
-//! Adapts any [`varve_vfs::Vfs`] to the kernel through FUSE.
+//! Serves any [`varve_vfs::Vfs`] to the kernel through FUSE.
 //!
 //! The way of a request:
 //!
-//! 1. [`mount()`] attaches a `/dev/fuse` descriptor to a directory by the first method that works
-//!    ([`MountMethod`]) and says which one and why not the earlier ones.
-//! 2. [`Session::new`] shakes hands with the kernel on that descriptor: which capabilities to use, how long
-//!    names and attributes may be cached.
-//! 3. [`Session::run`] serves requests on its threads (`transport`) until the directory is unmounted. Each
-//!    request comes from a ring of its caller's CPU or from the descriptor (`device`), is decoded
-//!    (`protocol`), becomes one call of the `Vfs` (`adapter`), and its answer goes back as a reply, an errno by
+//! 1. [`mount()`] attaches a `/dev/fuse` descriptor to a directory by the first method that works ([`MountMethod`]).
+//!    It reports this method and why the earlier ones failed.
+//! 2. [`Session::new`] shakes hands with the kernel on that descriptor (`handshake`). Both agree on the capabilities
+//!    and on how requests travel (`agreement`).
+//! 3. [`Session::run`] serves requests on its threads (`transport`) until the directory is unmounted. A thread takes
+//!    each request from the ring of its caller's CPU or from the descriptor (`device`), decodes it (`protocol`),
+//!    makes one call of the `Vfs` for it (`adapter`), and sends the answer back: a reply, or the errno of
 //!    [`varve_vfs::FsError::errno`].
-//! 4. [`StopHandle::stop`] or [`unmount()`] ends it. [`PauseHandle::pause`] ends it too and leaves the mount as
-//!    it is, for the next session to serve (`handover`).
+//! 4. [`StopHandle::stop`] or [`unmount()`] ends the session. [`PauseHandle::pause`] ends it too, but leaves the
+//!    mount for the next session to serve (`handover`).
 //!
-//! How requests travel is seen in `device`, `transport` and `handshake` only; of the public items only
-//! [`Transport`] names it.
+//! Only `device`, `transport` and `handshake` know how requests travel. Among the public items only [`Transport`]
+//! names it.
 
 mod adapter;
 mod agreement;

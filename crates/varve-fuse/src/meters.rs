@@ -1,10 +1,15 @@
-//! How many requests of each kind came, and how long their answers took.
+//! Counts the requests of each kind, and measures how long their answers take.
 //!
-//! 1. Each thread that serves has a [`Meter`] and counts in a place of its own, so that none takes a cache line from another.
-//! 2. One request of [`TIMED_OF`] is timed, from when it is taken up to when its answer is there: to read the clock for each would
-//!    be seen in what the smallest cost. The time that it waited in the kernel is not in it.
-//! 3. What another thread answers (syncs, what waits for locks or for other requests) is timed each time, by who answers.
-//! 4. The attribute `user.varve.requests` of a mount's root tells it all ([`Meters::to_json`]).
+//! 1. Each thread that serves has a [`Meter`] and counts in memory of its own, so that no thread takes a cache line
+//!    from another.
+//! 2. One request of [`TIMED_OF`] is timed, from when a thread takes it until its answer is ready. To read the clock
+//!    for each would slow down the cheapest requests. The time that the request waited in the kernel is not included.
+//! 3. A request that another thread answers (a sync, or one that waits for locks or for other requests) is always
+//!    timed, by the thread that answers.
+//! 4. The attribute `user.varve.requests` of a mount's root shows everything ([`Meters::to_json`]).
+//!
+//! Invariant: the thread that takes a request counts it once; its time and its failure count when the answer is
+//! ready.
 #![allow(clippy::disallowed_methods, reason = "times requests, not the store")]
 
 use std::fmt::Write;
@@ -17,17 +22,18 @@ use parking_lot::Mutex;
 use crate::answer::Answer;
 use crate::protocol::constants::{OPCODE_MAX, opcode_name};
 
-/// Kinds of requests, by their opcode; under 0 what is none.
+/// The number of kinds of requests. A kind is an opcode; 0 stands for all unknown opcodes.
 const OPERATIONS: usize = OPCODE_MAX as usize + 1;
-/// A prime, so that of programs that make the same few requests again and again each of them has its turn.
+/// A prime, so that every request of a program that repeats a few requests is timed sometimes.
 const TIMED_OF: u32 = 17;
 
-/// Two for each power of two, from the first, which has all below its end, to the last, which has all above its begin.
+/// The number of buckets, two for each power of two. The first has all times below its end, and the last all times
+/// above its begin.
 const BUCKETS: usize = 54;
-/// The power of two with which the first begins, in nanoseconds.
+/// The power of two at which the first bucket begins, in nanoseconds.
 const FIRST_POWER: u32 = 6;
 
-/// Of one session.
+/// The counts of one session.
 #[derive(Debug)]
 pub(crate) struct Meters {
     since: Instant,
@@ -35,12 +41,12 @@ pub(crate) struct Meters {
     times: Box<[Times]>,
 }
 
-/// What one thread has served.
+/// The counts of one thread.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Counts([AtomicU64; OPERATIONS]);
 
-/// Of requests of one kind, by all threads: few of them are timed, and few fail.
+/// Times and failures of requests of one kind, of all threads together. Few requests are timed, and few fail.
 #[derive(Debug)]
 struct Times {
     failed: AtomicU64,
@@ -58,19 +64,19 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// For the calling thread.
+    /// Makes a meter for the calling thread.
     pub(crate) fn meter(&self) -> Meter<'_> {
         let counts = Arc::new(Counts(zeros()));
         self.threads.lock().push(Arc::clone(&counts));
         Meter { meters: self, counts, until_timed: 0 }
     }
 
-    /// When a request is taken up that another thread is to answer.
+    /// Returns the time at which a thread takes a request that another thread will answer.
     pub(crate) fn now() -> Instant {
         Instant::now()
     }
 
-    /// Another thread than took the request up has answered it, after `took`.
+    /// Notes the time and the failure of a request whose answer was ready after `took`.
     pub(crate) fn answered(&self, opcode: u32, took: Duration, answer: &Answer) {
         self.note_failure(opcode, answer);
         let times = &self.times[place(opcode)];
@@ -85,8 +91,8 @@ impl Meters {
         }
     }
 
-    /// For how many seconds it has been counted, and of each kind of which there was any: how many came and failed, how many were
-    /// timed, with the sum of their times and, by the end of each bucket, how many took so long.
+    /// Returns the seconds since counting began, and for each kind of request that came: how many came, failed and
+    /// were timed, the sum of the times, and the number of requests in each bucket, by the end of the bucket.
     ///
     /// ```text
     /// {"seconds":1.5,"operations":{"LOOKUP":{"count":17,"failed":0,"timed":1,"nanos":700,"buckets":[[768,1]]}}}
@@ -125,7 +131,7 @@ impl Times {
     }
 }
 
-/// Counts what one thread serves.
+/// Counts the requests of one thread.
 pub(crate) struct Meter<'a> {
     meters: &'a Meters,
     counts: Arc<Counts>,
@@ -133,20 +139,20 @@ pub(crate) struct Meter<'a> {
 }
 
 impl Meter<'_> {
-    /// A request is taken up: when, if it is one that is timed.
+    /// Begins a request. Returns the time if the request is timed.
     pub(crate) fn begin(&mut self) -> Option<Instant> {
         let is_timed = self.until_timed == 0;
         self.until_timed = if is_timed { TIMED_OF - 1 } else { self.until_timed - 1 };
         is_timed.then(Instant::now)
     }
 
-    /// What became of it.
+    /// Counts a request with its answer.
     pub(crate) fn end(&self, opcode: u32, began: Option<Instant>, answer: &Answer) {
         let count = &self.counts.0[place(opcode)];
-        // Nobody else writes it.
+        // Only this thread writes it.
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         match (began, answer) {
-            // Who answers will say.
+            // The thread that answers notes its time and its failure.
             (_, Answer::Later) => {}
             (Some(began), _) => self.meters.answered(opcode, began.elapsed(), answer),
             (None, _) => self.meters.note_failure(opcode, answer),
@@ -162,7 +168,7 @@ fn place(opcode: u32) -> usize {
     usize::try_from(opcode).ok().filter(|&place| place < OPERATIONS).unwrap_or(0)
 }
 
-/// The bucket of a time.
+/// Returns the bucket of a time.
 fn bucket(nanos: u64) -> usize {
     let nanos = nanos.max(1 << FIRST_POWER);
     let power = nanos.ilog2();
@@ -171,7 +177,7 @@ fn bucket(nanos: u64) -> usize {
     (at as usize).min(BUCKETS - 1)
 }
 
-/// Below which the times in a bucket are, in nanoseconds.
+/// Returns the end of a bucket in nanoseconds: all its times are below.
 fn bucket_end(at: usize) -> u64 {
     let power = FIRST_POWER as usize + at / 2;
     if at.is_multiple_of(2) { 3 << (power - 1) } else { 2 << power }

@@ -1,4 +1,4 @@
-//! Attaching a FUSE connection to a directory.
+//! Attaches a FUSE connection to a directory.
 //!
 //! [`mount`] tries the methods of [`MountOptions::methods`] in order:
 //!
@@ -7,9 +7,11 @@
 //! 3. `namespace`: a private user and mount namespace, where the process has every right; only it and its
 //!    children then see the mount.
 //!
-//! A method that fails leaves a [`Refusal`] with its reason; only when all fail is it an error, which lists
-//! every reason. Permission checks are the kernel's (`default_permissions`), except on mounts of root alone (`alone`), where there
-//! are none.
+//! A method that fails leaves a [`Refusal`] with its reason. If all methods fail, the error lists every reason. The
+//! kernel checks permissions (`default_permissions`), except on mounts of root alone (`alone`), where nothing checks
+//! them.
+//!
+//! Invariant: a method is tried only after all methods before it have failed, so at most one mounts.
 
 mod alone;
 mod apart;
@@ -48,8 +50,8 @@ pub enum MountMethod {
     Direct,
     /// The setuid program fusermount3 (or fusermount).
     Fusermount,
-    /// mount(2) in a private user and mount namespace. The process must have a single thread; it stays in
-    /// the namespace, whatever comes of the mount.
+    /// mount(2) in a private user and mount namespace. The process must have a single thread. It stays in the
+    /// namespace even if the mount fails.
     Namespace,
 }
 
@@ -72,34 +74,34 @@ impl fmt::Display for MountMethod {
 /// How to mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What mount tables show as the source: the store.
+    /// The source that mount tables show: the store.
     pub source: OsString,
     /// Refuse every change.
     pub read_only: bool,
-    /// Let other users than the one who mounts in. fusermount needs `user_allow_other` in /etc/fuse.conf
-    /// for it.
+    /// Let all users in, not only the one who mounts. fusermount needs `user_allow_other` in /etc/fuse.conf for this.
     pub allow_other: bool,
-    /// Have the kernel check permissions even where only root gets in, whom they do not bind. Otherwise it does so on every
-    /// mount except one by root, with all of root's rights, that does not let others in: that is [`Mounted::is_for_root_alone`].
+    /// Have the kernel check permissions on every mount. Without this it checks none on a mount by root, with all of
+    /// root's rights, that lets nobody else in ([`Mounted::is_for_root_alone`]), because permissions do not bind
+    /// root.
     pub default_permissions: bool,
-    /// Ignore set-user-id and set-group-id bits. fusermount always does.
+    /// Ignore set-user-id and set-group-id bits. fusermount always does this.
     pub no_suid: bool,
-    /// Ignore device nodes. fusermount always does.
+    /// Ignore device nodes. fusermount always does this.
     pub no_dev: bool,
     /// Refuse to execute programs.
     pub no_exec: bool,
-    /// Follow no symbolic links. fusermount knows no such option.
+    /// Follow no symbolic links. fusermount has no such option.
     pub no_symfollow: bool,
-    /// Show `sync` in mount tables. The kernel leaves the rest to the server:
-    /// [`crate::SessionOptions::sync_writes`] and [`crate::SessionOptions::sync_dirs`].
+    /// Show `sync` in mount tables. The server does the rest: [`crate::SessionOptions::sync_writes`] and
+    /// [`crate::SessionOptions::sync_dirs`].
     pub synchronous: bool,
     /// The methods to try, in this order.
     pub methods: Vec<MountMethod>,
 }
 
 impl MountOptions {
-    /// A mount of `source` for reading and writing, open to other users exactly if root mounts it, as with
-    /// any file system; the kernel checks permissions.
+    /// Returns the options of a mount of `source` for reading and writing. Other users get in exactly if root mounts
+    /// it, as with any file system.
     pub fn new(source: impl Into<OsString>) -> MountOptions {
         MountOptions {
             source: source.into(),
@@ -121,7 +123,7 @@ impl MountOptions {
 pub struct Refusal {
     /// The method.
     pub method: MountMethod,
-    /// The reason, for people.
+    /// The reason, as a message.
     pub reason: String,
 }
 
@@ -135,11 +137,11 @@ impl fmt::Display for Refusal {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) device: OwnedFd,
-    /// Only root gets in, and the kernel checks no permissions.
+    /// The kernel lets only root in and checks no permissions.
     pub(crate) root_alone: bool,
 }
 
-/// A directory with a FUSE connection attached that nobody serves yet.
+/// A directory with an attached FUSE connection that no session serves yet.
 #[derive(Debug)]
 pub struct Mounted {
     pub(crate) connection: Connection,
@@ -149,27 +151,27 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// The mount point, as an absolute path without symbolic links.
+    /// Returns the mount point, an absolute path without symbolic links.
     pub fn dir(&self) -> &Path {
         self.stop.dir()
     }
 
-    /// By which it is taken away again, also when nobody will serve it.
+    /// Returns the handle that unmounts it, even if no session ever serves it.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// The method that worked.
+    /// Returns the method that worked.
     pub fn method(&self) -> MountMethod {
         self.method
     }
 
-    /// Whether permissions are not checked, because only root gets in.
+    /// Returns whether the kernel checks no permissions, because it lets only root in.
     pub fn is_for_root_alone(&self) -> bool {
         self.connection.root_alone
     }
 
-    /// The methods that were tried before and why they did not work.
+    /// Returns the methods that were tried before, with the reasons why they failed.
     pub fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }
@@ -183,7 +185,7 @@ pub enum MountError {
     BadDirectory {
         /// The directory as it was given.
         dir: PathBuf,
-        /// What is wrong with it and what to do.
+        /// What is wrong with the directory and what to do.
         reason: String,
     },
     /// The flags of a mount cannot change.
@@ -191,7 +193,7 @@ pub enum MountError {
     Remount {
         /// The mount point.
         dir: PathBuf,
-        /// The reason, for people.
+        /// The reason, as a message.
         reason: String,
     },
     /// Every method failed.
@@ -208,15 +210,15 @@ fn list(refusals: &[Refusal]) -> String {
     refusals.iter().map(Refusal::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Gives a mount the flags of `options` (read-only, no set-id bits, no devices, no programs, `sync` in mount tables) while it
-/// is in use; everything else stays as it is. No other mount is touched to which its path may lead by now.
+/// Gives a mount in use the flags of `options` (read-only, no set-id bits, no devices, no programs, `sync` in mount
+/// tables). Everything else stays as it is, and so does any other mount to which the path may lead by now.
 pub fn remount(mount: &MountPoint, options: &MountOptions) -> Result<(), MountError> {
     direct::remount(mount, options)
         .map_err(|reason| MountError::Remount { dir: mount.dir.clone(), reason })
 }
 
-/// Attaches a new FUSE connection to the directory `dir`. A mount of the same source whose server has died is
-/// taken away first.
+/// Attaches a new FUSE connection to the directory `dir`. First removes a mount of the same source whose server has
+/// died.
 pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let bad = |reason: String| MountError::BadDirectory { dir: dir.to_path_buf(), reason };
     remove_dead(dir, &options.source).map_err(bad)?;
@@ -243,8 +245,8 @@ pub fn mount(dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> 
     Err(MountError::Refused { dir, refusals })
 }
 
-/// Attaches a new FUSE connection to a place on a mount that this process serves: nothing is asked of it, as it may answer
-/// only once this is mounted there. Takes CAP_SYS_ADMIN.
+/// Attaches a new FUSE connection to a target on a mount that this process serves. Sends no request about the target,
+/// because the session may answer one only when this mount is there. Needs CAP_SYS_ADMIN.
 pub fn mount_within(target: &MountTarget, options: &MountOptions) -> Result<Mounted, MountError> {
     let method = MountMethod::Direct;
     match direct::mount_within(target, options) {
@@ -259,29 +261,30 @@ pub fn mount_within(target: &MountTarget, options: &MountOptions) -> Result<Moun
     }
 }
 
-/// What a call on a mount fails with whose server is gone: it was sent after, it was waiting when the connection ended, or
-/// (io_uring) it was on its way to a thread that ended.
+/// The errors of calls on a mount whose server is gone: of a call made afterwards, of a call that waited when the
+/// connection ended, and (io_uring) of a call on its way to a thread that ended.
 pub const DEAD: [Errno; 3] = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
 
-/// Whether the server of the mount on `dir` is gone.
+/// Returns whether the server of the mount on `dir` is gone.
 pub fn is_dead(dir: &Path) -> bool {
-    // Attributes may come from the kernel's cache; the room never does.
+    // Attributes may come from the kernel's cache; the free space never does.
     let error = || rustix::fs::statfs(dir).err();
-    // What a server is killed over while it takes it up (/dev/fuse) fails as with a broken storage, which is asked in vain again.
+    // A request that the server was reading from /dev/fuse when it was killed fails with EIO, as on a broken storage.
+    // A second request then fails as on a dead mount.
     let error = error().and_then(|first| if first == Errno::IO { error() } else { Some(first) });
     error.is_some_and(|error| DEAD.contains(&error))
 }
 
-/// The most dead mounts on one directory that are taken away, one after the other.
+/// The most dead mounts on one directory that are removed, one after the other.
 const DEAD_MOUNTS_MAX: usize = 64;
 
-/// Takes away dead mounts of `source` on `dir`. Programs that still use one get the errors they got before.
+/// Removes dead mounts of `source` on `dir`. Programs that still use one get the same errors as before.
 fn remove_dead(dir: &Path, source: &OsStr) -> Result<(), String> {
     for _ in 0..DEAD_MOUNTS_MAX {
         let at = dir.canonicalize().or_else(|_| std::path::absolute(dir));
         let at = at.map_err(|err| err.to_string())?;
         let mounts = find_mounts().map_err(|err| format!("/proc/self/mountinfo: {err}"))?;
-        // Of several on one directory the last one covers the others.
+        // The last of several mounts on one directory covers the others.
         let Some(mount) = mounts.iter().rfind(|mount| mount.dir == at) else { return Ok(()) };
         if !is_dead(&at) {
             return Ok(());
@@ -289,7 +292,7 @@ fn remove_dead(dir: &Path, source: &OsStr) -> Result<(), String> {
         if mount.source != source {
             let (dir, other) = (dir.display(), mount.source.display());
             return Err(format!(
-                "a mount of {other} is there whose server has died; `varve umount {dir}` takes it away"
+                "a mount of {other} is there whose server has died; `varve umount {dir}` removes it"
             ));
         }
         log::warn!("replacing a mount whose server has died");

@@ -1,5 +1,5 @@
-//! What the kernel is told of its own accord: that names, attributes or bytes it knows no longer hold, because
-//! they changed by another way than through its mount.
+//! Tells the kernel which names, attributes and bytes in its caches no longer hold, because they changed by another
+//! way than through its mount.
 //!
 //! ```text
 //! | len u32 | code i32 | 0 u64 |                                     before each
@@ -7,9 +7,9 @@
 //! name (3):  | directory u64 | length u32 | flags u32 | name | 0 |
 //! ```
 //!
-//! With an offset below 0 an inode keeps its bytes. The kernel takes its own lock of a directory to forget a name in it, and
-//! of pages to forget bytes, so whoever tells it that must hold no lock that a request could wait for, and must not be a
-//! thread that serves requests. Of attributes alone it is told by any thread.
+//! With an offset below 0 the kernel keeps the bytes of the inode. To forget a name the kernel takes its lock of the
+//! directory, and to forget bytes its locks of pages. So a caller must hold no lock for which a request could wait,
+//! and must not be a thread that serves requests. Any thread may send a notice about attributes alone.
 
 use std::io;
 
@@ -20,10 +20,10 @@ use crate::device::Device;
 
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
-/// Length of what precedes the body.
+/// The length of the header before the body.
 const HEADER_BYTES: usize = 16;
 
-/// Tells the kernel of one mount what no longer holds.
+/// Sends notices to the kernel about one mount.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     device: Device,
@@ -35,13 +35,13 @@ impl Notifier {
         Notifier { device, root }
     }
 
-    /// The attributes and bytes of `ino`, or the listing of a directory, may be others now. No error if the kernel
-    /// does not know it.
+    /// Tells the kernel that the attributes and bytes of `ino`, or the listing of a directory, may have changed.
+    /// Succeeds if the kernel does not know the inode.
     pub fn inode_changed(&self, ino: InodeId) -> io::Result<()> {
         self.invalidate(ino, 0)
     }
 
-    /// The same for its attributes alone.
+    /// Tells the kernel that the attributes of `ino` may have changed, but not its bytes.
     pub(crate) fn attributes_changed(&self, ino: InodeId) -> io::Result<()> {
         self.invalidate(ino, -1)
     }
@@ -53,8 +53,8 @@ impl Notifier {
         self.send(INVAL_INODE, &body)
     }
 
-    /// `name` in `dir` may stand for something else now, or for nothing, or for something at last. No error if the
-    /// kernel does not know it.
+    /// Tells the kernel that `name` in `dir` may stand for another inode now, or for none, or for the first time for
+    /// one. Succeeds if the kernel does not know the name.
     pub fn name_changed(&self, dir: InodeId, name: &[u8]) -> io::Result<()> {
         let mut body = self.node(dir).to_ne_bytes().to_vec();
         body.extend_from_slice(&u32::try_from(name.len()).unwrap_or(u32::MAX).to_ne_bytes());
@@ -64,7 +64,7 @@ impl Notifier {
         self.send(INVAL_ENTRY, &body)
     }
 
-    /// The same of several, and of the listing of `dir`.
+    /// Tells the kernel that several names in `dir` and its listing may have changed.
     pub fn names_changed<'a>(
         &self,
         dir: InodeId,
@@ -72,12 +72,12 @@ impl Notifier {
     ) -> io::Result<()> {
         let told = names.into_iter().map(|name| self.name_changed(dir, name));
         let told = told.fold(Ok(()), io::Result::and);
-        // Not before: a listing that was read then and came later than this would be kept. To forget a name waits for the end of those
-        // under way.
+        // Not before the names: the kernel would keep a listing that was read before and arrived after this notice. A
+        // notice about a name waits until listings under way have ended.
         told.and(self.inode_changed(dir))
     }
 
-    /// What the kernel calls `ino`.
+    /// Returns the kernel's number of `ino`.
     fn node(&self, ino: InodeId) -> u64 {
         if ino == self.root { InodeId::ROOT.get() } else { ino.get() }
     }
@@ -89,7 +89,7 @@ impl Notifier {
         message.extend_from_slice(&[0; 8]);
         message.extend_from_slice(body);
         match self.device.notify(&message) {
-            // NOENT: unknown to the kernel. NODEV, CONNABORTED, NOTCONN: nobody is left to be told.
+            // NOENT: the kernel does not know it. NODEV, CONNABORTED, NOTCONN: the connection has ended.
             Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN) | Ok(()) => {
                 Ok(())
             }

@@ -9,10 +9,10 @@ use crate::bursts::IdlePoll;
 use crate::readers::Placement;
 use crate::transport::Transport;
 
-/// When listing a directory also brings the attributes of its entries.
+/// When a listing of a directory includes the attributes of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReaddirPlus {
-    /// When the kernel has seen that the program asks for attributes too.
+    /// When the kernel has seen that the program asks for attributes.
     Auto,
     /// Never.
     Never,
@@ -23,47 +23,49 @@ pub enum ReaddirPlus {
 /// How to serve a mount.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// How requests travel; `None` takes rings where the kernel offers them, else /dev/fuse.
+    /// How requests travel. `None` uses rings if the kernel offers them, else /dev/fuse.
     pub transport: Option<Transport>,
-    /// Number of reader threads of /dev/fuse; `None` takes one per CPU, at most 16: each may fill a buffer of
-    /// 1 MiB. Rings have one for each CPU in any case.
+    /// The number of reader threads of /dev/fuse. `None` starts one per CPU, at most 16, because each may fill a
+    /// buffer of 1 MiB. Rings have one thread for each CPU in any case.
     pub threads: Option<NonZeroUsize>,
-    /// Where they run.
+    /// Where the reader threads run.
     pub placement: Placement,
-    /// Whether idle CPUs poll while requests come thick.
+    /// Whether idle CPUs poll during a burst of requests.
     pub idle_poll: IdlePoll,
-    /// Let threads of rings give way to their callers while requests come thick, where this process may call them back
-    /// (CAP_SYS_NICE).
+    /// Let threads of rings give way to their callers during a burst of requests, if this process may raise their
+    /// priority again (CAP_SYS_NICE).
     pub give_way: bool,
     /// Give each reader of /dev/fuse a descriptor of its own (FUSE_DEV_IOC_CLONE).
     pub clone_device: bool,
-    /// How long the kernel may take a name's inode for known.
+    /// How long the kernel may cache the inode of a name.
     pub entry_timeout: Duration,
-    /// How long the kernel may take a name for absent.
+    /// How long the kernel may cache that a name is absent.
     pub negative_timeout: Duration,
-    /// How long the kernel may take attributes for known.
+    /// How long the kernel may cache attributes.
     pub attr_timeout: Duration,
-    /// Let the kernel read and write large files straight.
+    /// Let the kernel read and write large files without this program.
     pub passthrough: bool,
-    /// Serve extended attributes. Without them the kernel stops asking, which saves a round trip at the
+    /// Serve extended attributes. Without this the kernel stops asking for them, which saves a round trip at the
     /// first write to each file.
     pub xattr: bool,
-    /// Have the kernel obey access control lists, which are extended attributes. It then asks once for the
-    /// list of each inode that somebody else than the owner wants access to, and for that of the root each
-    /// time. Where it checks nothing ([`Mounted::is_for_root_alone`]) they are kept and obeyed by nobody.
+    /// Have the kernel obey access control lists, which are extended attributes. It then asks once for the list of
+    /// each inode to which a user other than the owner wants access, and for the list of the root each time. On a
+    /// mount where the kernel checks nothing ([`crate::Mounted::is_for_root_alone`]) lists are stored but nobody
+    /// obeys them.
     pub acl: bool,
-    /// Attributes with listings.
+    /// When listings include attributes.
     pub readdir_plus: ReaddirPlus,
     /// The directory that the mount shows as its root.
     pub root: InodeId,
-    /// Make every write durable before it is answered (mount option `sync`). Excludes passthrough.
+    /// Make every write durable before the answer (mount option `sync`). Excludes passthrough.
     pub sync_writes: bool,
-    /// Make every change of a directory durable before it is answered (mount options `sync` and `dirsync`).
+    /// Make every change of a directory durable before the answer (mount options `sync` and `dirsync`).
     pub sync_dirs: bool,
 }
 
-/// Long enough for ever: nothing that the kernel knows goes stale. What changes by another way than through its mount it is told
-/// ([`Notifier`]), and of attributes of which nobody could tell it, that they do not hold ([`varve_vfs::Attr::is_fleeting`]).
+/// Long enough to mean for ever, because the kernel's caches do not go stale. [`crate::Notifier`] tells the kernel
+/// what changes by another way than through its mount. Attributes that may change without a notice are not cached
+/// ([`varve_vfs::Attr::is_fleeting`]).
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Default for SessionOptions {

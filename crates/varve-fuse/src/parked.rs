@@ -1,18 +1,20 @@
-//! Requests that locks of transactions are in the way of.
+//! Keeps requests that the locks of transactions block.
 //!
-//! The thread that takes a request must not wait for a lock: the program that is to let go of it may need that thread. So a
-//! request that was refused ([`FsError::Blocked`]) is kept as it came, and a thread of its own makes it again when locks
-//! have gone:
+//! The thread that takes a request must not wait for a lock, because the program that will release the lock may need
+//! that thread. So a request that was refused ([`FsError::Blocked`]) is kept as it came, and a separate thread serves
+//! it again when locks have been released:
 //!
-//! 1. [`Parked::add`] keeps it, [`PARKED_MAX`] at most, and of each ring as many as may be (`transport::held`); of one more the
-//!    wait is over at once.
-//! 2. [`serve`] waits for locks to go and has those served again whose locks may be among them. What is refused once
-//!    more goes on waiting. Of whom permissions changed meanwhile the kernel is to ask again (`adapter/checked.rs`).
-//! 3. A request whose caller is to end, as its signals say, fails with EINTR ([`signals`]).
-//! 4. A request that has waited as long as it may (`Vfs::lock_wait_max`) is made a last time: those in its way give way to
-//!    it, or it fails with EBUSY, as the file system decides.
+//! 1. [`Parked::add`] keeps it. At most [`PARKED_MAX`] requests are kept, and of each ring no more than
+//!    `transport::held` allows; one more is decided at once ([`insist`]).
+//! 2. [`serve`] waits until locks are released, and serves the requests again that they may have blocked. A request
+//!    that is refused again goes on waiting. If permissions have changed meanwhile, the kernel has to check the
+//!    request again (`adapter/checked.rs`).
+//! 3. A request fails with EINTR if a signal is about to end its caller ([`signals`]).
+//! 4. A request that has waited as long as it may (`Vfs::lock_wait_max`) is served a last time: either the
+//!    transactions that block it lose their locks, or it fails with EBUSY, as the file system decides.
 //!
-//! Invariant: every request is answered once, also if what waits or serves it panics; when the session ends, all waits are over.
+//! Invariant: every request gets one answer, even if the code that serves it panics. When the session ends, all waits
+//! are over.
 #![allow(clippy::disallowed_methods, reason = "times waits of programs, not the store")]
 
 mod signals;
@@ -29,9 +31,9 @@ use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
 use crate::transport::{Hold, Origin, Until};
 
-/// Requests that may wait at a time.
+/// The most requests that wait at a time.
 const PARKED_MAX: usize = 40;
-/// Requests whose signals are remembered, the last ones: few of them wait, or will.
+/// How many of the latest signals are remembered. Few of their requests wait or will wait.
 const SIGNALLED_MAX: usize = 1024;
 /// The longest wait before the clock is looked at.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -43,7 +45,7 @@ struct Waiting {
     body: Vec<u8>,
     since: Instant,
     blocked: Blocked,
-    /// By which it was allowed.
+    /// The attributes by which the kernel allowed it.
     checked: Checked,
     /// Its caller has got a signal.
     is_signalled: bool,
@@ -53,15 +55,15 @@ struct Waiting {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Waiting>,
-    /// Requests, by number, whose callers have got signals. It may be told before the request is here.
+    /// The numbers of requests whose callers have got signals. A signal may be reported before its request is here.
     signalled: VecDeque<u64>,
-    /// Waiting, or being served again.
+    /// The number of requests that wait or are served again.
     count: usize,
     closed: bool,
 }
 
 impl Queue {
-    /// All that wait, and whose callers have got signals.
+    /// Takes all requests that wait, and marks those whose callers have got signals.
     fn take(&mut self) -> Vec<Waiting> {
         let mut waiting = std::mem::take(&mut self.waiting);
         for one in &mut waiting {
@@ -71,7 +73,7 @@ impl Queue {
     }
 }
 
-/// The requests of one session that wait.
+/// The waiting requests of one session.
 #[derive(Default)]
 pub(crate) struct Parked {
     queue: Mutex<Queue>,
@@ -79,7 +81,8 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Keeps a request that was refused as `blocked`, and allowed as `checked`; false if there is no room, or nobody to serve it.
+    /// Keeps a request that was refused as `blocked`, and that the kernel allowed by `checked`. False if there are
+    /// too many, or no thread to serve it.
     pub(crate) fn add(
         &self,
         origin: &Origin,
@@ -109,7 +112,8 @@ impl Parked {
         true
     }
 
-    /// The caller of the request `unique`, which need not wait here, has got a signal. The kernel tells of the first one alone.
+    /// Notes that the caller of the request `unique` has got a signal. The request need not wait here. The kernel
+    /// reports only the first signal.
     pub(crate) fn interrupt(&self, unique: u64) {
         let mut queue = self.queue.lock();
         if queue.signalled.len() >= SIGNALLED_MAX {
@@ -118,14 +122,14 @@ impl Parked {
         queue.signalled.push_back(unique);
     }
 
-    /// No more come; [`serve`] ends all waits and returns.
+    /// Refuses further requests; [`serve`] ends all waits and returns.
     pub(crate) fn close(&self) {
         self.queue.lock().closed = true;
         self.changed.notify_one();
     }
 }
 
-/// Serves what waits until the session ends.
+/// Serves waiting requests until the session ends.
 pub(crate) fn serve(adapter: &Adapter) {
     let parked = adapter.parked();
     let mut reply = Reply::new();
@@ -140,7 +144,7 @@ pub(crate) fn serve(adapter: &Adapter) {
             return;
         }
         let before = waiting.len();
-        // Once for all of them.
+        // Only the first of them waits.
         let mut wait_max = MOMENT;
         waiting.retain_mut(|waiting| {
             let wait_max = std::mem::take(&mut wait_max);
@@ -152,7 +156,7 @@ pub(crate) fn serve(adapter: &Adapter) {
     }
 }
 
-/// Has a request that waits served again; whether it has its answer, and waits no longer.
+/// Serves a waiting request again. Returns whether it has its answer.
 fn is_answered(
     adapter: &Adapter,
     waiting: &mut Waiting,
@@ -174,7 +178,8 @@ fn is_answered(
     true
 }
 
-/// Serves a request again once locks have gone, for which it waits no longer than `wait_max`; `None` if it goes on waiting.
+/// Waits at most `wait_max` until locks are released, and serves a request again. `None` if the request goes on
+/// waiting.
 fn again(
     adapter: &Adapter,
     waiting: &mut Waiting,
@@ -205,7 +210,7 @@ fn again(
     }
 }
 
-/// Makes a request for the last time that was refused as `blocked`.
+/// Serves a request that was refused as `blocked` for the last time.
 pub(crate) fn insist(
     adapter: &Adapter,
     (origin, header, body): (&Origin, &Header, &[u8]),

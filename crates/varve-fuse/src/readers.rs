@@ -1,12 +1,12 @@
-//! Where the reader threads run.
+//! Chooses the CPUs on which the reader threads run.
 //!
-//! A request served on another CPU than its caller's costs about ten times one served on the same CPU: the
-//! caller's CPU goes idle, another is woken, and back again for the reply.
+//! A request that is served on another CPU than its caller's costs about ten times as much as one on the same CPU:
+//! the caller's CPU goes idle, another is woken, and back again for the reply.
 //!
-//! A thread that serves a ring shares its CPU with its callers, and requests that nobody waits for (RELEASE)
-//! would interrupt the caller to wake it. Under SCHED_BATCH it runs when the caller waits, which it soon
-//! does, and then serves both requests in one go: 7 percent off a create. While requests come thick it gives way altogether
-//! (`crate::bursts::giving_way`).
+//! A thread that serves a ring shares its CPU with its callers. A request that no program waits for (RELEASE) would
+//! wake the thread and interrupt the caller. Under SCHED_BATCH the thread runs when the caller waits, which it soon
+//! does, and then serves both requests in one go. This saves 7 percent of a create. During a burst the thread gives
+//! way to the caller altogether (`crate::bursts::giving_way`).
 
 pub(crate) mod policy;
 
@@ -18,7 +18,7 @@ use rustix::thread::CpuSet;
 pub enum Placement {
     /// Wherever the scheduler puts them.
     Free,
-    /// Each on one CPU, in turn.
+    /// Each on one CPU, one after the other.
     Pinned,
 }
 
@@ -38,14 +38,15 @@ impl Readers {
         Readers { cpus }
     }
 
-    /// Puts the calling thread, number `turn` of the readers, where it belongs.
+    /// Puts the calling thread, number `turn` of the readers, on its CPU.
     pub(crate) fn place(&self, turn: usize) {
         if !self.cpus.is_empty() {
             pin(self.cpus[turn % self.cpus.len()]);
         }
     }
 
-    /// Puts the calling thread, which serves the callers of `cpu`, there, if this process may run there; whether it does.
+    /// Puts the calling thread, which serves the callers of `cpu`, on this CPU. Returns false if this process may not
+    /// run there.
     pub(crate) fn place_on(&self, cpu: usize) -> bool {
         let is_usable = self.cpus.contains(&cpu);
         if is_usable {
@@ -58,8 +59,8 @@ impl Readers {
     }
 }
 
-/// Has the calling thread run wherever the first thread of the process may, under the usual policy: a thread begins where and as the one
-/// runs that starts it.
+/// Lets the calling thread run wherever the first thread of the process may, under the usual policy. Without this a
+/// new thread keeps the CPU and the policy of the thread that started it.
 pub(crate) fn set_free() {
     let first = rustix::process::getpid();
     let all = rustix::thread::sched_getaffinity(Some(first));
@@ -71,8 +72,9 @@ pub(crate) fn set_free() {
     }
 }
 
-/// Has the calling thread, which is about to start another, not give way meanwhile (`crate::bursts`), or the new one would begin so, with
-/// nobody to call it back. Who looks after those that give way has this one do it again.
+/// Gives the calling thread, which is about to start another, its fair share (`crate::bursts`). Otherwise the new
+/// thread would give way from the start, and the governor would not know of it. The governor lets the calling thread
+/// give way again later.
 pub(crate) fn take_share() {
     let is_idle = policy::own().is_ok_and(|own| own == libc::SCHED_IDLE);
     if is_idle && let Err(err) = policy::set_own(Policy::Batch) {
@@ -88,7 +90,7 @@ fn pin(cpu: usize) {
     }
 }
 
-/// The CPUs this process may run on.
+/// Returns the CPUs on which this process may run.
 pub(crate) fn usable_cpus() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),

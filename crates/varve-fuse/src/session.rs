@@ -1,4 +1,8 @@
-//! One served mount: from the handshake with the kernel to its end.
+//! One served mount, from the handshake with the kernel to its end.
+//!
+//! 1. [`Session::new`] shakes hands and makes the adapter and the descriptors of the readers.
+//! 2. [`Session::run`] starts the threads of the transport and waits for their end.
+//! 3. The mount was removed ([`Ended::Unmounted`]) or the session was paused ([`Ended::Paused`]).
 //!
 //! ```text
 //! Mounted --Session::new--> Session --run--> serving --unmounted--> run returns
@@ -9,8 +13,8 @@
 //! serving --PauseHandle::pause--> Paused --Session::resume--> Session
 //! ```
 //!
-//! A session ends when its file system is unmounted by anyone; requests in progress are answered first.
-//! What is not durable then is the caller's to sync: the kernel sends nothing at the end.
+//! Invariants: a session ends when anyone unmounts its file system, and requests in progress are answered first. The
+//! caller has to sync what is not durable then, because the kernel sends no request at the end.
 
 use std::fmt;
 use std::io;
@@ -32,9 +36,9 @@ use crate::options::SessionOptions;
 use crate::readers::{Readers, usable_cpus};
 use crate::transport::{self, Carrier, Deaths, NoUring, Transport};
 
-/// The most reader threads unless told otherwise.
+/// The most reader threads unless the options give a number.
 const READERS_DEFAULT_MAX: usize = 16;
-/// Why a session could not start or ended before its time.
+/// Why a session could not start or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The kernel and this program could not agree.
@@ -45,15 +49,15 @@ pub enum SessionError {
         /// The transport's reason.
         source: io::Error,
     },
-    /// Rings were asked for and are not to be had.
+    /// The options ask for rings, and there are none.
     #[error("FUSE over io_uring for {dir}: {source}")]
     NoUring {
         /// The mount point.
         dir: PathBuf,
-        /// Why not.
+        /// The reason.
         source: NoUring,
     },
-    /// Requests can no longer be received or answered.
+    /// The transport can no longer receive or answer requests.
     #[error("FUSE transport of {dir}: {source}")]
     Transport {
         /// The mount point.
@@ -63,16 +67,16 @@ pub enum SessionError {
     },
 }
 
-/// How a session ended well.
+/// How a session ended without an error.
 #[derive(Debug)]
 pub enum Ended {
     /// The file system was unmounted.
     Unmounted,
-    /// It is still mounted and waits for the next session.
+    /// The file system is still mounted and waits for the next session.
     Paused(Paused),
 }
 
-/// A mount about to be served.
+/// A mount that is ready to be served.
 pub struct Session {
     adapter: Adapter,
     readers: Readers,
@@ -90,7 +94,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Shakes hands with the kernel over `mounted`. If that fails, the directory is unmounted again.
+    /// Shakes hands with the kernel over `mounted`. If that fails, unmounts the directory.
     pub fn new(
         vfs: Arc<dyn Vfs>,
         mounted: Mounted,
@@ -116,7 +120,7 @@ impl Session {
         }
     }
 
-    /// Goes on where the session that was paused has stopped. If that fails, the directory is unmounted.
+    /// Continues a paused session. If that fails, unmounts the directory.
     pub fn resume(
         vfs: Arc<dyn Vfs>,
         paused: Paused,
@@ -151,37 +155,37 @@ impl Session {
         Session { adapter, readers, carrier, devices, governor, gate, stop }
     }
 
-    /// A handle by which another thread can pause the session.
+    /// Returns a handle by which another thread can pause the session.
     pub fn pause_handle(&self) -> PauseHandle {
         PauseHandle::new(Arc::clone(&self.gate), self.transport(), self.stop.dir().to_path_buf())
     }
 
-    /// A handle by which another thread can end the session.
+    /// Returns a handle by which another thread can end the session.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
-    /// By which the kernel is told that what it knows no longer holds.
+    /// Returns the notifier that tells the kernel which of its caches no longer hold.
     pub fn notifier(&self) -> Notifier {
         Notifier::new(self.devices[0].clone(), self.adapter.root())
     }
 
-    /// Whether the mount is one of root alone, on which no permissions are checked.
+    /// Returns whether the mount is one of root alone, on which the kernel checks no permissions.
     pub fn is_for_root_alone(&self) -> bool {
         self.adapter.is_for_root_alone()
     }
 
-    /// How requests travel.
+    /// Returns how requests travel.
     pub fn transport(&self) -> Transport {
         self.carrier.transport()
     }
 
-    /// Serves requests until the file system is unmounted or the session paused.
+    /// Serves requests until the file system is unmounted or the session is paused.
     pub fn run(self) -> Result<Ended, SessionError> {
         let Session { adapter, readers, carrier, devices, governor, gate, stop } = self;
         let (device, dir) = (devices[0].clone(), stop.dir().to_path_buf());
         let on_failure = || stop.give_up();
-        // Of /dev/fuse each request is taken by a call that is its own.
+        // Over /dev/fuse a thread takes each request by a call of its own, so it leaves none behind.
         let is_uring = matches!(carrier, Carrier::Uring(_));
         let _deaths = is_uring.then(|| stop.control()).flatten().and_then(Deaths::note);
         match transport::serve(&adapter, carrier, devices, &gate, &readers, &governor, on_failure) {
@@ -192,7 +196,7 @@ impl Session {
     }
 }
 
-/// Shakes hands and takes a descriptor for each reader.
+/// Shakes hands and makes a descriptor for each reader.
 fn start(
     connection: Connection,
     options: &SessionOptions,
@@ -202,7 +206,7 @@ fn start(
     Ok((one_each(&device, options)?, agreement, carrier))
 }
 
-/// A descriptor for each reader, `device` first.
+/// Makes a descriptor for each reader, `device` first.
 fn one_each(device: &Device, options: &SessionOptions) -> io::Result<Vec<Device>> {
     let one_per_cpu = usable_cpus().len().clamp(1, READERS_DEFAULT_MAX);
     let readers = options.threads.map_or(one_per_cpu, NonZeroUsize::get);

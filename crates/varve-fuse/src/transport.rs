@@ -1,16 +1,16 @@
-//! How requests travel from the kernel to the threads that serve them, and the answers back.
+//! Carries requests from the kernel to the threads that serve them, and the answers back.
 //!
-//! 1. The handshake chooses ([`choose`]): rings if they are wanted, offered by the kernel and possible, else
-//!    the descriptor.
-//! 2. [`serve`] starts the threads: one for each descriptor (`dev`), or one for each CPU's ring (`uring`)
-//!    and one for what the kernel does not send through rings.
-//! 3. Each thread takes a request, decodes it, has it served by [`Adapter::serve`], and answers as that says.
-//! 4. A thread ends when the connection does, or between two requests when the gate closes (`handover`). If one fails, `on_failure` is to end the connection for all of
-//!    them, so that nobody waits for an answer for ever.
+//! 1. The handshake chooses a transport ([`choose`]): rings if the options allow them, the kernel offers them and
+//!    this process can make them; else the descriptor.
+//! 2. [`serve`] starts the threads: one for each descriptor (`dev`), or one for the ring of each CPU (`uring`) and
+//!    one for the requests that the kernel does not send through rings.
+//! 3. Each thread takes a request, decodes it, calls [`Adapter::serve`], and sends the answer.
+//! 4. A thread ends when the connection ends, or between two requests when the gate closes (`handover`). If a thread
+//!    fails, `on_failure` ends the connection for all threads, so that no program waits for an answer for ever.
 //!
-//! What a thread answers itself is decoded and answered in room that it has. What serves a request may allocate, as for bytes that are
-//! read, and so does what hands it to another thread (`held`, `crate::parked`, `crate::waiters`). A panic below fails the one request with EIO and is logged; the thread
-//! goes on.
+//! Invariants: a thread decodes and answers requests in buffers that it has. The file system may allocate, for
+//! example for bytes that are read, and so does the hand-over to another thread (`held`, `crate::parked`,
+//! `crate::waiters`). A panic in the file system fails the one request with EIO and is logged; the thread goes on.
 
 mod dev;
 mod held;
@@ -34,7 +34,7 @@ use crate::handover::Gate;
 use crate::parked;
 use crate::readers::Readers;
 
-/// The means of a connection.
+/// The means by which requests of a connection travel.
 pub(crate) enum Carrier {
     /// The descriptor alone.
     Dev,
@@ -50,7 +50,7 @@ impl Carrier {
         }
     }
 
-    /// Threads that [`serve`] starts with so many descriptors.
+    /// Returns how many threads [`serve`] starts for this number of descriptors.
     pub(crate) fn threads(&self, devices: usize) -> usize {
         match self {
             Carrier::Dev => devices,
@@ -59,8 +59,8 @@ impl Carrier {
     }
 }
 
-/// Chooses the means for the connection of `device`: what is `wanted`, else rings if the kernel has `offered`
-/// them and they can be made. Also says why not, if they cannot.
+/// Chooses the means for the connection of `device`: the `wanted` one, else rings if the kernel has `offered` them
+/// and this process can make them. Also returns the reason if they are not used.
 pub(crate) fn choose(
     device: &Device,
     wanted: Option<Transport>,
@@ -80,8 +80,8 @@ pub(crate) fn choose(
     }
 }
 
-/// What is left of `carrier` when the kernel has been told of it: the descriptor, if rings were switched off after they were offered. The
-/// kernel then sends everything there.
+/// Returns the means that the kernel uses after the answer to the handshake: the descriptor instead of `carrier`, if rings
+/// were switched off after the kernel offered them. Then the kernel sends all requests there.
 pub(crate) fn keep(device: &Device, carrier: Carrier) -> io::Result<(Carrier, Option<NoUring>)> {
     match carrier {
         Carrier::Uring(_) if !uring::is_taken(device)? => {
@@ -91,13 +91,13 @@ pub(crate) fn keep(device: &Device, carrier: Carrier) -> io::Result<(Carrier, Op
     }
 }
 
-/// Serves until the connection ends, which is true, or the gate closes.
+/// Serves until the connection ends (true) or the gate closes (false).
 type Run<'a> = Box<dyn FnMut(&mut Pulse<'_>) -> io::Result<bool> + Send + 'a>;
 
-/// One thread's work.
+/// The work of one thread.
 struct Task<'a> {
     name: String,
-    /// Without it no request of some CPU is served.
+    /// Without this thread the requests of some CPU are never served.
     is_vital: bool,
     run: Run<'a>,
 }
@@ -118,10 +118,10 @@ pub(crate) fn serve(
     };
     let on_failure = &on_failure;
     thread::scope(|scope| {
-        // Before there is a request that might wait.
+        // Before any request might have to wait.
         let parked = thread::Builder::new().name("varve-parked".to_owned());
         if let Err(err) = parked.spawn_scoped(scope, || parked::serve(adapter)) {
-            log::warn!("nothing waits for locks of transactions: {err}");
+            log::warn!("requests do not wait for locks: {err}");
             adapter.parked().close();
         }
         let mut threads = Vec::with_capacity(tasks.len());
@@ -131,10 +131,10 @@ pub(crate) fn serve(
                 let mut pulse = Pulse::new(governor);
                 let served = catch_unwind(AssertUnwindSafe(|| run(&mut pulse)));
                 let panicked = |_| Err(io::Error::other("a thread of the transport panicked"));
-                // What a failure starts does not give way.
+                // A process or thread that a failure starts must not give way.
                 drop(pulse);
-                // Whoever takes the mount away may have to wait for what the kernel has put into this thread's ring: that goes only
-                // with the ring, which is closed before its memory goes.
+                // An unmount may have to wait for requests that the kernel has put into this thread's ring. These end
+                // only with the ring, which is closed before its memory is unmapped.
                 drop(run);
                 let served = served.unwrap_or_else(panicked).inspect_err(|_| on_failure());
                 if !matches!(served, Ok(false)) {
@@ -150,7 +150,7 @@ pub(crate) fn serve(
                     break;
                 }
                 Err(err) => {
-                    log::warn!("one reader thread less: {err}");
+                    log::warn!("cannot start a reader thread: {err}");
                     gate.without_one();
                 }
             }
@@ -159,10 +159,10 @@ pub(crate) fn serve(
         if governor.works()
             && let Err(err) = bursts.spawn_scoped(scope, || governor.run())
         {
-            log::warn!("nothing is done about bursts of requests: {err}");
+            log::warn!("cannot attend to bursts of requests: {err}");
         }
         for thread in threads {
-            // What panics has been caught already.
+            // A panic has been caught already.
             let ended = thread.join().unwrap_or(Ok(true));
             result = result.and_then(|others_ended| Ok(ended? || others_ended));
         }
@@ -172,7 +172,7 @@ pub(crate) fn serve(
     })
 }
 
-/// A reader for each descriptor.
+/// Makes the task of a reader for each descriptor.
 fn readers_of<'a>(
     adapter: &'a Adapter,
     devices: Vec<Device>,
@@ -190,7 +190,7 @@ fn readers_of<'a>(
     devices.into_iter().enumerate().map(reader).collect()
 }
 
-/// A thread for each queue, and one for the rest.
+/// Makes a task for each queue, and one for the requests that rings do not carry.
 fn threads_of<'a>(
     adapter: &'a Adapter,
     queues: Vec<uring::Queue>,

@@ -1,17 +1,19 @@
-//! Threads for requests that take long: for syncs, and for what takes further requests to the same mount.
+//! Threads for requests that take long: syncs, and work that needs further requests to the same mount.
 //!
-//! A sync takes milliseconds. On a reader thread it would keep everybody else waiting, and no more syncs
-//! could share one commit than there are readers. So a reader hands a sync over and goes on:
+//! A sync takes milliseconds. On a reader thread it would hold up all other requests, and no more syncs could share
+//! one commit than there are readers. So a reader hands a sync over and goes on:
 //!
 //! 1. [`Waiters::run`] queues the job and, if no thread is idle and fewer than [`THREADS_MAX`] exist,
 //!    starts one.
-//! 2. A thread takes jobs until the session ends, then leaves. Jobs beyond the limit wait their turn; when
-//!    [`JOBS_MAX`] wait, the reader does the next itself, which holds callers back.
-//! 3. Dropping the [`Waiters`] finishes what is queued and waits for the threads.
+//! 2. A thread takes jobs until the session ends. Further jobs wait in the queue; when [`JOBS_MAX`] wait, the reader
+//!    runs the next itself, which holds callers back.
+//! 3. A drop of the [`Waiters`] finishes the queued jobs and waits for the threads.
 //!
-//! What takes further requests has threads of its own, and the reader, who is to serve these requests, never does it
-//! ([`Waiters::try_run`]): so syncs end whoever waits, and keep no entry of a ring for long (`transport::held`). Of these jobs no more
-//! than [`ASKED_WAITS_MAX`] may wait for what another of them does: threads must be left to that one.
+//! Work that needs further requests has threads of its own, and a reader, which must serve these requests, never runs
+//! it ([`Waiters::try_run`]). So syncs always end, and keep no entry of a ring for long (`transport::held`).
+//!
+//! Invariant: at most [`ASKED_WAITS_MAX`] jobs wait for the work of another job, so that a thread is left for that
+//! one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,15 +23,15 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::readers::{set_free, take_share};
 
-/// The most jobs under way at one time.
+/// The most threads, and so the most jobs under way at one time.
 const THREADS_MAX: usize = 32;
-/// Of what a mount is asked to do beside its requests ([`varve_vfs::Vfs::transact`]), how much may wait at a time until others ask it
-/// for something, as commits do for the end of the transactions that have locked what they change.
+/// The most calls beside requests ([`varve_vfs::Vfs::transact`]) that may wait at a time for further requests of
+/// programs. A commit waits so for the end of the transactions that have locked what it changes.
 pub const ASKED_WAITS_MAX: usize = THREADS_MAX / 2;
-/// The most jobs that wait for a thread. Each has a caller of its own that waits for it.
+/// The most jobs that wait for a thread. For each a caller waits.
 const JOBS_MAX: usize = 1024;
 
-/// What a thread does.
+/// The work that a thread runs.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -45,7 +47,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Threads of one session, and their queue.
+/// The threads of one session and their queue.
 pub(crate) struct Waiters {
     name: &'static str,
     shared: Arc<Shared>,
@@ -53,20 +55,20 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// No threads yet.
+    /// Makes the queue; no thread runs yet.
     pub(crate) fn new(name: &'static str) -> Waiters {
         let threads = Mutex::new(Vec::new());
         Waiters { name, shared: Arc::default(), threads }
     }
 
-    /// Runs `job` on another thread; on this one if there is no other.
+    /// Runs `job` on another thread, or on this one if there is no other.
     pub(crate) fn run(&self, job: Job) {
         if let Err(job) = self.try_run(job) {
             job();
         }
     }
 
-    /// The same for a job that this thread must not wait for; gives it back if there is no other.
+    /// Runs `job` on another thread; returns the job if there is no other. For a job that this thread must not run.
     pub(crate) fn try_run(&self, job: Job) -> Result<(), Job> {
         let mut queue = self.shared.queue.lock();
         if queue.jobs.len() >= JOBS_MAX {
@@ -84,8 +86,8 @@ impl Waiters {
         Ok(())
     }
 
-    /// Starts one more thread, if there may be one more. It counts as idle from here on, under the lock under which it was found to
-    /// be needed: another job that comes before this one is queued may not count on it too.
+    /// Starts one more thread, if the limit allows it. The thread counts as idle at once, under the same lock that
+    /// showed that it is needed. So another job that comes before this one is queued cannot count on it too.
     fn start(&self, queue: &mut Queue) -> bool {
         let mut threads = self.threads.lock();
         if threads.len() >= THREADS_MAX {
@@ -114,15 +116,15 @@ impl Drop for Waiters {
         self.shared.changed.notify_all();
         for thread in self.threads.get_mut().drain(..) {
             if thread.join().is_err() {
-                log::error!("a request that took long panicked");
+                log::error!("a request on a separate thread panicked");
             }
         }
     }
 }
 
-/// One thread's life.
+/// Runs jobs until the session ends.
 fn serve(shared: &Shared) {
-    // A thread starts where and as the reader runs that started it.
+    // A thread starts with the CPU and the policy of the reader that started it.
     set_free();
     let mut queue = shared.queue.lock();
     queue.idle -= 1;

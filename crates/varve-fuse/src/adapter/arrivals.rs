@@ -1,22 +1,22 @@
-//! Places where another mount appears when somebody comes by ([`varve_vfs::Vfs::arrive`]).
+//! Directories on which another mount appears when a program walks there ([`varve_vfs::Vfs::arrive`]).
 //!
-//! A request about a place brings the mount and is then answered ESTALE, upon which the kernel walks the path once more and
-//! crosses into it:
+//! Such a directory is called a place here. A request about a place starts the mount, and its answer is ESTALE. Then
+//! the kernel walks the path once more and crosses into the mount:
 //!
 //! ```text
 //! GETATTR, OPENDIR, ACCESS of the place:  wait for the mount --> ESTALE
-//! LOOKUP, READDIR ... in the place:       ESTALE at once, and the mount comes by itself
-//! LOOKUP of the place, while it comes:    waits for it, unless it is the mount's own walk
+//! LOOKUP, READDIR ... in the place:       ESTALE at once, while another thread mounts
+//! LOOKUP of the place meanwhile:          waits for the mount, unless the mounting process asks
 //! ```
 //!
-//! Of those who would wait for a mount some are told ESTALE at once where too many do already (`transport::held`).
+//! A request that would wait gets ESTALE at once if too many wait already (`transport::held`).
 //!
-//! The middle line is for requests that the kernel makes with the place's directory locked, a lock that mounting takes too.
-//! Where permissions are checked a GETATTR precedes them. The last one makes the second walk find the mount. It does not wait
-//! for ever: the kernel may have forgotten the place, and then mounting waits for this very answer.
+//! The middle line is for requests during which the kernel holds the lock of the place, which mounting takes too.
+//! Where the kernel checks permissions, a GETATTR precedes them. The last line makes the second walk find the mount.
+//! Its wait has a limit: the kernel may have forgotten the place, and then mounting waits for this very answer.
 //!
-//! What makes a directory, link or special file in a place is not tried again by the kernel, so it fails if nothing else has
-//! come by before.
+//! The kernel does not repeat a request that makes a directory, a link or a special file in a place. Such a request
+//! fails if it is the first one there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,27 +35,27 @@ use crate::protocol::request::Request;
 /// How long a walk waits for a mount that is coming.
 const WALK_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Mounts that are coming.
+/// The places that are being mounted on.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     coming: Mutex<Vec<Arc<Coming>>>,
     changed: Condvar,
 }
 
-/// One of them.
+/// A place that is being mounted on.
 #[derive(Debug)]
 struct Coming {
     place: InodeId,
 }
 
-/// Ends with the arrival, however that went.
+/// Marks a place as being mounted on until this is dropped, whether the mount succeeded or not.
 struct Expected {
     arrivals: Arc<Arrivals>,
     coming: Arc<Coming>,
 }
 
 impl Arrivals {
-    /// Notes that `place` is about to be mounted on.
+    /// Notes that a mount on `place` begins.
     fn expect(self: &Arc<Self>, place: InodeId) -> Expected {
         let coming = Arc::new(Coming { place });
         self.coming.lock().push(Arc::clone(&coming));
@@ -66,7 +66,7 @@ impl Arrivals {
         self.coming.lock().iter().any(|one| one.place == place)
     }
 
-    /// Waits until nothing is about to be mounted on `place`, or for too long.
+    /// Waits until no mount on `place` is under way, at most for [`WALK_WAIT_MAX`].
     fn wait(&self, place: InodeId) {
         let is_coming = |coming: &mut Vec<Arc<Coming>>| coming.iter().any(|one| one.place == place);
         self.changed.wait_while_for(&mut self.coming.lock(), is_coming, WALK_WAIT_MAX);
@@ -74,7 +74,8 @@ impl Arrivals {
 }
 
 impl Expected {
-    /// Has this thread mount it. Never "done": what was asked is to be asked again.
+    /// Mounts on the place in this thread. Returns an error in any case: `Stale` means that the kernel has to walk
+    /// the path again.
     fn arrive(self, vfs: &dyn Vfs) -> Result<(), FsError> {
         vfs.arrive(self.coming.place)
     }
@@ -87,7 +88,7 @@ impl Drop for Expected {
     }
 }
 
-/// Whether the kernel makes this request with its directory locked.
+/// Returns whether the kernel holds the lock of the directory during this request.
 fn holds_the_directory(request: &Request<'_>) -> bool {
     matches!(
         request,
@@ -117,19 +118,20 @@ impl Adapter {
             return asked.map_err(|_| FsError::Stale);
         }
         let vfs = self.vfs.clone();
-        // Never on this thread, for whose answer mounting would wait: without another the next request brings the mount.
+        // Not on this thread, because mounting would wait for its answer. If there is no other thread, the next
+        // request starts the mount.
         let _ = self.askers.try_run(Box::new(move || {
             if let Err(error) = expected.arrive(&*vfs)
                 && !matches!(error, FsError::Stale)
             {
-                log::warn!("a view is not mounted: {error}");
+                log::warn!("cannot mount a view: {error}");
             }
         }));
         Err(FsError::Stale)
     }
 
-    /// Answers the LOOKUP that has found the place `ino` once a mount that is coming there has come; `None` if none is, or the
-    /// LOOKUP is of who brings one.
+    /// Answers the LOOKUP that has found the place `ino` when the mount on it is there. `None` if no mount is under
+    /// way, or if the LOOKUP is of the process that mounts.
     pub(super) fn found_place(&self, call: &Call<'_>, ino: InodeId) -> Option<Answer> {
         let waits = self.is_awaited(ino) && self.arrivals.is_coming(ino);
         if !waits || walks_apart(call.header.pid) {

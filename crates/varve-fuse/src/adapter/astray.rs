@@ -1,11 +1,12 @@
-//! Appends that went elsewhere than where the kernel takes the end of the file to be.
+//! Tells the kernel of appends that went elsewhere than to the kernel's end of the file.
 //!
-//! Its page cache has their bytes there, and forgets them when it is told ([`Notifier::inode_changed`]). That may wait for the very
-//! request that is being served, and for others of the session: so a thread apart does it, for which nobody waits.
+//! The kernel's page cache holds the appended bytes at the wrong offset, and drops them upon a notice
+//! ([`Notifier::inode_changed`]). This notice may wait for the request that is being served and for other requests of
+//! the session. So a separate thread sends it, and no request waits for that thread.
 //!
-//! The kernel does not learn of the end by that, but when somebody asks for the attributes. Until then all that is appended goes astray: so
-//! the thread stays a while for the next. (It could be told of the end with the last byte, by FUSE_NOTIFY_STORE. But that may
-//! come after what a program has changed there in mapped memory, and would take it back.)
+//! The kernel does not learn the new end from the notice, but when a program asks for the attributes. Until then
+//! further appends go astray too, so the thread stays for a while. (FUSE_NOTIFY_STORE of the last byte would set the
+//! end. But it may arrive after a program has changed that byte in mapped memory, and would undo the change.)
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use varve_types::InodeId;
 use crate::notify::Notifier;
 use crate::readers::{set_free, take_share};
 
-/// How long the thread stays when there is nothing more to tell.
+/// How long the thread stays without a file to report.
 const STAY: Duration = Duration::from_secs(1);
 
-/// The files of which the kernel is yet to be told.
+/// The files about which the kernel has not been told yet.
 #[derive(Debug, Default)]
 pub(super) struct Astray {
     files: Mutex<Files>,
@@ -29,17 +30,17 @@ pub(super) struct Astray {
 
 #[derive(Debug, Default)]
 struct Files {
-    /// And by whom.
-    untold: BTreeMap<InodeId, Notifier>,
-    /// A thread tells of them.
+    /// Each file with the notifier of its kernel.
+    pending: BTreeMap<InodeId, Notifier>,
+    /// A thread sends the notices.
     is_telling: bool,
 }
 
 impl Astray {
-    /// Has the kernel told of `ino`.
+    /// Has the thread tell the kernel of `ino`.
     pub(super) fn tell(self: &Arc<Self>, notifier: Notifier, ino: InodeId) {
         let mut files = self.files.lock();
-        files.untold.insert(ino, notifier);
+        files.pending.insert(ino, notifier);
         if std::mem::replace(&mut files.is_telling, true) {
             self.added.notify_one();
             return;
@@ -68,8 +69,8 @@ impl Astray {
 
     fn next(&self) -> Option<(InodeId, Notifier)> {
         let mut files = self.files.lock();
-        self.added.wait_while_for(&mut files, |files| files.untold.is_empty(), STAY);
-        let next = files.untold.pop_first();
+        self.added.wait_while_for(&mut files, |files| files.pending.is_empty(), STAY);
+        let next = files.pending.pop_first();
         files.is_telling = next.is_some();
         next
     }

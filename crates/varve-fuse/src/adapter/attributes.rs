@@ -1,4 +1,4 @@
-//! Requests about attributes, the fixed and the extended ones.
+//! Serves requests about attributes, fixed and extended ones.
 
 use varve_vfs::{FsError, FsResult, SetAttr, XattrMode};
 
@@ -11,36 +11,36 @@ use crate::groups::{is_root, takes_set_gid};
 use crate::protocol::constants::ACCESS_LIST_XATTR;
 use crate::protocol::request::{SetAttrIn, SetXattr, SetXattrIn};
 
-/// The attribute of the root directory that holds [`varve_vfs::Vfs::status_json`]; no listing shows it.
+/// The attribute of the root directory that holds [`varve_vfs::Vfs::status_json`]. No listing shows it.
 const STATUS_XATTR: &[u8] = b"user.varve.status";
-/// Beside it, what is agreed on with the kernel.
+/// The attribute of the root directory that holds the agreement with the kernel.
 const SESSION_XATTR: &[u8] = b"user.varve.session";
 
-/// Beside it, the requests that came ([`crate::meters`]).
+/// The attribute of the root directory that holds the counts of requests ([`crate::meters`]).
 const REQUESTS_XATTR: &[u8] = b"user.varve.requests";
 
-/// Texts about the mount may be so many bytes longer when they are asked for than when their length was.
+/// How many bytes a text about the mount may grow between a request for its length and a request for the text.
 const TEXT_GROWTH_BYTES: usize = 1024;
 
-/// XATTR_CREATE and XATTR_REPLACE together, which nothing satisfies.
+/// XATTR_CREATE and XATTR_REPLACE together, which no attribute satisfies.
 const BOTH_XATTR_FLAGS: u32 = 3;
 
-/// Attributes of this namespace are for the superuser alone.
+/// The namespace of attributes that only the superuser may see.
 const TRUSTED: &[u8] = b"trusted.";
 
-/// A list of names, each ended by a NUL, without those that only the superuser may know of.
+/// Returns a list of names, each ended by a NUL, without the names that only the superuser may see.
 fn without_trusted(names: &[u8]) -> Vec<u8> {
     let each = names.split_inclusive(|byte| *byte == 0);
     each.filter(|name| !name.starts_with(TRUSTED)).flatten().copied().collect()
 }
 
-/// Answers a request for an attribute's value or a list: its length if `size` is 0, else the bytes if they
-/// fit.
+/// Answers a request for a value or a list: with its length if `size` is 0, else with the bytes if they fit.
 fn sized(call: &mut Call<'_>, value: &[u8], size: u32) -> Answer {
     sized_with_room(call, value, size, 0)
 }
 
-/// The same of a text that changes: who asks for its length and makes room for that finds room for what it is then.
+/// Answers as [`sized`] does for a text that changes: the reported length has room for the growth until the text is
+/// read.
 fn sized_text(call: &mut Call<'_>, text: &str, size: u32) -> Answer {
     sized_with_room(call, text.as_bytes(), size, TEXT_GROWTH_BYTES)
 }
@@ -73,7 +73,7 @@ impl Adapter {
     pub(super) fn setattr(&self, call: &mut Call<'_>, request: &SetAttrIn) -> Served {
         let SetAttrIn { mode, uid, gid, size, atime, mtime, kill_set_id, has_handle: _ } = *request;
         let caller = convert::caller(call.header, 0);
-        // The kernel asks for it with each change of owner, also by root, who may leave it.
+        // The kernel asks to clear set-id bits with each change of owner, also by root, who may keep set-group-id.
         let kill_set_gid = kill_set_id
             && caller.uid != 0
             && takes_set_gid(call.header, &self.vfs.getattr(call.ino)?)
@@ -93,9 +93,9 @@ impl Adapter {
         Ok(Answer::Body)
     }
 
-    /// What access(2) asks, and chdir(2): the kernel answers that itself where it checks permissions.
+    /// Serves access(2) and chdir(2). Where the kernel checks permissions it answers these itself.
     pub(super) fn access(&self, call: &Call<'_>, mask: u32) -> Served {
-        // Groups would matter to others than root, who do not get here.
+        // Groups matter only to users other than root, and only root gets here.
         let caller = convert::caller(call.header, 0);
         self.vfs.access(caller, &[], call.ino, convert::access_mode(mask))?;
         Ok(DONE)
@@ -124,7 +124,7 @@ impl Adapter {
         };
         self.vfs.setxattr(call.ino, name, value, mode)?;
         if name == ACCESS_LIST_XATTR && self.agreement.root_alone() {
-            // The mode, which a list sets. Elsewhere the kernel knows that.
+            // A list sets the mode. On other mounts the kernel knows this.
             if let Err(error) = self.notifier(call.origin).attributes_changed(call.ino) {
                 log::warn!("the kernel may not see the mode of inode {}: {error}", call.ino);
             }
@@ -177,7 +177,8 @@ impl Adapter {
         Ok(DONE)
     }
 
-    /// Refuses access control lists if the kernel would have them stored and not obey them, unless they bind nobody anyway.
+    /// Refuses access control lists that the kernel would not obey, except on a mount of root alone, where they bind
+    /// nobody.
     fn check_xattr_name(&self, name: &[u8]) -> FsResult<()> {
         let kept = self.agreement.posix_acl() || self.agreement.root_alone() && self.options.acl;
         if name.starts_with(b"system.") && !kept {

@@ -1,9 +1,10 @@
-//! What the kernel has checked before it sent a request that waits for locks.
+//! Checks permissions again for a request that has waited for locks.
 //!
-//! Who holds them may be about to change who may do what: then the request must not be done by the permissions of before. So
-//! what decides about these is kept with the request ([`Adapter::checked`]), and if it is not the same when locks have gone
-//! ([`Adapter::is_still_allowed`]), the answer is ESTALE, upon which the kernel walks the path once more and checks anew.
-//! Whoever has a file open may go on using it, so requests about open files are not among them.
+//! The kernel checks permissions before it sends a request. A transaction that holds the locks may change the
+//! permissions, and then the request must not be served by the old ones. So the attributes that decide are kept with
+//! the request ([`Adapter::checked`]). If they differ when the locks have been released
+//! ([`Adapter::is_still_allowed`]), the answer is ESTALE, and the kernel walks the path once more and checks anew.
+//! Requests about open files need no such check, because a program may go on using a file that it has open.
 
 use bytes::Bytes;
 use varve_types::InodeId;
@@ -16,15 +17,15 @@ use crate::protocol::constants::ACCESS_LIST_XATTR;
 use crate::protocol::request::{Header, Rename, Request};
 use crate::transport::Origin;
 
-/// What the kernel has looked at.
+/// An object that the kernel has checked.
 #[derive(Debug, PartialEq, Eq)]
 enum Subject {
     Inode(InodeId),
-    /// What the name in a directory stands for: in some its owner decides who may take it away.
+    /// What a name in a directory stands for. In a sticky directory its owner decides who may remove the name.
     Name(InodeId, Vec<u8>),
 }
 
-/// What decides who may do what with an inode.
+/// The attributes that decide about permissions of an inode.
 #[derive(Debug, PartialEq, Eq)]
 struct Rights {
     ino: InodeId,
@@ -34,11 +35,11 @@ struct Rights {
     list: Option<Bytes>,
 }
 
-/// What was found of all that a request is about; `None` for what is not there.
+/// The attributes of all objects that a request is about; `None` for an object that does not exist.
 #[derive(Debug, Default)]
 pub(crate) struct Checked(Vec<(Subject, Option<Rights>)>);
 
-/// What the kernel looks at before it sends `request` about `ino`.
+/// Returns the objects that the kernel checks before it sends `request` about `ino`.
 fn subjects(ino: InodeId, request: &Request<'_>, inode: impl Fn(u64) -> InodeId) -> Vec<Subject> {
     let name = |dir: InodeId, name: &[u8]| Subject::Name(dir, name.to_vec());
     let own = Subject::Inode(ino);
@@ -65,7 +66,7 @@ fn subjects(ino: InodeId, request: &Request<'_>, inode: impl Fn(u64) -> InodeId)
 }
 
 impl Adapter {
-    /// What the kernel has checked of a request, as it is now.
+    /// Returns the current attributes of all objects that the kernel has checked for a request.
     pub(crate) fn checked(&self, header: &Header, body: &[u8]) -> Checked {
         let Ok(request) = Request::decode(header.opcode, body) else { return Checked::default() };
         if self.agreement.root_alone() {
@@ -79,7 +80,7 @@ impl Adapter {
         Checked(found.collect())
     }
 
-    /// Whether all is still as the kernel has found it. If not, it forgets what it knows of that.
+    /// Returns whether all these attributes are still the same. Has the kernel forget the attributes that differ.
     pub(crate) fn is_still_allowed(&self, origin: &Origin, checked: &Checked) -> bool {
         let mut is_allowed = true;
         for (subject, before) in &checked.0 {
@@ -94,14 +95,14 @@ impl Adapter {
         is_allowed
     }
 
-    /// Has the kernel ask for the attributes of `ino` again.
+    /// Makes the kernel ask for the attributes of `ino` again.
     pub(super) fn tell_of_attributes(&self, origin: &Origin, ino: InodeId) {
         if let Err(error) = self.notifier(origin).attributes_changed(ino) {
             log::warn!("the kernel may not see the mode of inode {ino}: {error}");
         }
     }
 
-    /// For the kernel from which `origin` came.
+    /// Returns a notifier for the kernel connection of `origin`.
     pub(super) fn notifier(&self, origin: &Origin) -> Notifier {
         Notifier::new(origin.device().clone(), self.root())
     }
@@ -122,7 +123,7 @@ impl Adapter {
         Ok(found.attr)
     }
 
-    /// Of a call that is not made again nobody waits for locks.
+    /// Returns the result of a call that is not repeated, and ends its wait if locks block it.
     pub(super) fn unless_it_waits<T>(&self, found: FsResult<T>) -> Option<T> {
         if let Err(FsError::Blocked(blocked)) = &found {
             self.vfs.wait_is_over(blocked);

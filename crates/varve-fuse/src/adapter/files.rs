@@ -1,4 +1,4 @@
-//! Requests that open files and use what is open.
+//! Serves requests that open files and use open files.
 
 use varve_vfs::{
     Entry, FsError, FsResult, Handle, OpenFlags, Opened, Position, SetIdTaken, Written,
@@ -17,7 +17,7 @@ impl Adapter {
         let (ino, flags) = (call.ino, self.open_flags(flags));
         let caller = convert::caller(call.header, 0);
         if kill_set_id {
-            // Before the file is cut, as none is to be changed and keep them.
+            // Before the file is cut: no changed file may keep the bits.
             self.kill_set_id(call, caller, ino)?;
         }
         let opened = self.vfs.open(ino, flags)?;
@@ -26,19 +26,21 @@ impl Adapter {
             && flags.write
             && let Err(err) = self.kill_set_id_unless_root(call, ino)
         {
-            // Writes that pass us by cannot take the set-id bits, so the open does.
+            // Writes by the kernel itself cannot clear the set-id bits, so the open does.
             self.backing.released(ino);
             self.vfs.release(ino, opened.handle)?;
             return Err(err);
         }
         if matches!(route, Route::Straight(_)) && flags.read && flags.write {
-            // What it knows of the times does not hold any more if memory is mapped and changed ([`varve_vfs::Attr::is_fleeting`]).
+            // The kernel's times do not hold any more when a program changes mapped memory
+            // ([`varve_vfs::Attr::is_fleeting`]).
             self.tell_of_attributes(call.origin, ino);
         }
         let flags = match route {
-            // Drops the pages cached so far, which the kernel is about to write past.
+            // Drops the cached pages, because the kernel is about to write past them.
             Route::Straight(_) => 0,
-            // What is cached holds: of bytes that change by another way than through this mount the kernel is told.
+            // The cached pages hold: a notice tells the kernel of bytes that change by another way than through this
+            // mount.
             Route::Cached if !opened.reread => FOPEN_KEEP_CACHE,
             Route::Cached => 0,
         };
@@ -53,7 +55,8 @@ impl Adapter {
         let new = OpenFlags { exclusive: true, ..flags };
         let made =
             self.vfs.create(caller, call.ino, name, perm, new).map_err(|error| match error {
-                // The kernel has taken the name for absent, and checks nothing of what it stands for. So it is to look again.
+                // The kernel took the name for absent and has checked no permissions of the file. So it must look
+                // again.
                 FsError::Exists if !flags.exclusive => FsError::Stale,
                 error => error,
             })?;
@@ -86,12 +89,14 @@ impl Adapter {
         if request.kill_set_id {
             match written.as_ref().map_or(SetIdTaken::All, |written| written.set_id) {
                 SetIdTaken::None => {}
-                // It would execute the file with them: a WRITE changes no mode that it knows.
+                // Without a notice the kernel would still execute the file with these bits, because a WRITE does not
+                // change the mode in its cache.
                 SetIdTaken::All => self.tell_of_attributes(call.origin, call.ino),
                 SetIdTaken::AllButGroup => {
                     self.tell_of_attributes(call.origin, call.ino);
                     let killed = self.kill_set_id(call, convert::caller(call.header, 0), call.ino);
-                    // The bytes are written, so this must not have them written once more. Nobody gets a right by this bit.
+                    // The bytes are written, so an error here must not make the program write them again. The bit
+                    // gives nobody a right.
                     if self.unless_it_waits(killed).is_none() {
                         log::warn!("inode {} keeps set-group-id after a write", call.ino);
                     }
@@ -106,10 +111,10 @@ impl Adapter {
         let Write { handle, offset, is_writeback, open_flags, kill_set_id, data } = *request;
         let handle = Handle(handle);
         if is_writeback {
-            // The kernel tells programs of errors of such a write, and of a part nobody.
+            // The kernel reports errors of such a write to programs, but not a partial write.
             let written = self.vfs.write_all(call.ino, handle, offset, data, kill_set_id);
             if matches!(written, Err(FsError::NotPermitted)) {
-                // What was changed in mapped memory does not become bytes of the file, so nobody is to read it.
+                // Changes in mapped memory did not become bytes of the file, so no program may read them.
                 self.astray.tell(self.notifier(call.origin), call.ino);
             }
             written?;
@@ -127,8 +132,8 @@ impl Adapter {
     }
 
     pub(super) fn release(&self, call: &Call<'_>, handle: Handle) -> Served {
-        // First, as the kernel has let go of the backing file: once the file system takes the file for closed, a commit may put
-        // another object in its place, and who opens it then must get that.
+        // First, because the kernel has released the backing file. When the file system has closed the file, a commit
+        // may replace its object, and the next open must get the new object.
         self.backing.released(call.ino);
         self.vfs.release(call.ino, handle)?;
         Ok(DONE)

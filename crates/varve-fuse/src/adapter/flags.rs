@@ -1,4 +1,4 @@
-//! File flags by the ioctls of chattr(1) and lsattr(1), which the kernel hands on.
+//! Serves file flags by the ioctls of chattr(1) and lsattr(1), which the kernel passes on.
 //!
 //! ```text
 //! get      FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR     | flags u32 |, struct fsxattr
@@ -6,14 +6,14 @@
 //! fsxattr  | flags u32 | extent size u32 | extents u32 | project u32 | copied extent size u32 | 8 bytes |
 //! ```
 //!
-//! Both bring and take the whole set, so who sets one flag asks for the others first. What is asked for beyond the flags of
-//! [`FileFlags`] is EOPNOTSUPP.
+//! All of them carry the whole set of flags, so a program that sets one flag asks for the others first. Flags other
+//! than [`FileFlags`] fail with EOPNOTSUPP.
 //!
-//! The kernel checks who may set them since Linux 5.13. Older ones leave it to the file system, which looks the caller's
-//! capabilities up.
+//! Since Linux 5.13 the kernel checks whether the caller may set them. Older kernels leave this to the file system,
+//! which looks up the caller's capabilities.
 //!
-//! Before a file becomes immutable the kernel writes what programs have changed in mapped memory, which takes other requests
-//! to this mount. What they change after that it cannot write any more, and forgets ([`super::astray`]).
+//! Before a file becomes immutable, the kernel writes what programs have changed in mapped memory. That needs other
+//! requests to this mount. It cannot write later changes any more, so it has to forget them ([`super::astray`]).
 //!
 //! Source: `fuse_fileattr_set` in the kernel's fs/fuse/ioctl.c, `fileattr_set_prepare` in its fs/file_attr.c.
 
@@ -25,7 +25,7 @@ use super::names::unblocked;
 use super::transactions::IOCTL_OUT_BYTES;
 use super::{Adapter, Call, Served};
 use crate::answer::Answer;
-use crate::groups::{has_capability, is_untold};
+use crate::groups::{has_capability, is_withheld};
 use crate::protocol::request::{Header, Ioctl};
 
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -34,7 +34,7 @@ const GET_XATTR: u32 = 0x801c_581f;
 const SET_XATTR: u32 = 0x401c_5820;
 
 const FSXATTR_BYTES: usize = 28;
-/// The flag of a struct fsxattr that nobody sets: there are extended attributes.
+/// The read-only flag of a struct fsxattr that says that there are extended attributes.
 const HAS_XATTRS: u32 = 1 << 31;
 
 /// CAP_FOWNER of capabilities(7).
@@ -42,14 +42,15 @@ const CAP_OWNER: u32 = 3;
 /// CAP_LINUX_IMMUTABLE.
 const CAP_IMMUTABLE: u32 = 9;
 
-/// A flag, what it is by the first pair of ioctls (`FS_IMMUTABLE_FL` and so on), and what by the second (`FS_XFLAG_IMMUTABLE`).
+/// A flag, with its bit in the first pair of ioctls (`FS_IMMUTABLE_FL` and so on) and in the second
+/// (`FS_XFLAG_IMMUTABLE`).
 const FLAGS: [(FileFlags, u32, u32); 3] = [
     (FileFlags::IMMUTABLE, 0x10, 0x08),
     (FileFlags::APPEND_ONLY, 0x20, 0x10),
     (FileFlags::NO_DUMP, 0x40, 0x80),
 ];
 
-/// Which of two forms an ioctl has.
+/// The form of the argument of an ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Flags,
@@ -71,7 +72,7 @@ impl Form {
         })
     }
 
-    /// The flags that an ioctl brings.
+    /// Decodes the flags in the argument of an ioctl.
     fn read(self, brought: &[u8]) -> FsResult<FileFlags> {
         let (raw, rest) =
             brought.split_first_chunk().ok_or(FsError::Invalid("an ioctl that ends too early"))?;
@@ -79,7 +80,7 @@ impl Form {
         let asked = if self == Form::Fsxattr { raw & !HAS_XATTRS } else { raw };
         let set = FLAGS.iter().filter(|(flag, ..)| asked & self.raw(*flag) != 0);
         let flags = set.fold(FileFlags::default(), |flags, (flag, ..)| flags.with(*flag));
-        // The number of extents is told, not set.
+        // Programs can read the number of extents but not set it.
         let others = self == Form::Fsxattr
             && rest.iter().enumerate().any(|(at, byte)| *byte != 0 && !(4..8).contains(&at));
         match self.raw(flags) == asked && !others {
@@ -91,10 +92,10 @@ impl Form {
     }
 }
 
-/// Whether the caller may have the flags of a file be `new` instead of `old`.
+/// Checks whether the caller may change the flags of a file from `old` to `new`.
 fn check_may_set(header: &Header, attr: &Attr, old: FileFlags, new: FileFlags) -> FsResult<()> {
-    if is_untold(header) {
-        // Of a kernel that has checked it.
+    if is_withheld(header) {
+        // A kernel that hides the caller's ids has checked this.
         return Ok(());
     }
     let is_root = header.uid == 0;

@@ -1,44 +1,46 @@
-//! Which threads list directories for their names alone.
+//! Learns which threads list directories for their names alone.
 //!
-//! With the beginning of a listing the kernel asks for attributes too, before it can know whether the program wants them, and
-//! makes an inode of each entry that has them, which takes it longer than all else about the entry. From then on it asks for
-//! them as long as the program looks at names between one part and the next. So a thread that has read on a few times
-//! without looking at anything gets names alone; the first file it looks up in a directory listed so has it get attributes
-//! again, for good.
+//! At the beginning of a listing the kernel asks for attributes too, before it can know whether the program wants
+//! them. It makes an inode for each entry with attributes, which costs it more than all else about the entry. After
+//! the first part it asks for attributes only if the program has looked at names. So a thread that has read on a few
+//! times without a look at a name gets names alone. When it looks up a file in a directory listed so, it gets
+//! attributes again, for good.
 //!
 //! ```text
 //!              reads on without a look, LISTINGS times in a row                  looks at a file in it
 //! undecided -----------------------------------------------------> names only ----------------------> attributes
 //! ```
 //!
-//! Directories that are looked up do not count: a walk through a tree looks at those in any case.
+//! Looks at directories do not count, because a walk through a tree looks at them in any case.
+//!
+//! Invariant: a wrong guess costs time, but never makes an answer wrong.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use varve_types::InodeId;
 
-/// Threads known at a time; one that falls on the place of another takes it.
+/// Threads remembered at a time. A thread with the same slot as another replaces it.
 const THREADS: usize = 256;
 
-/// So many listings in a row without a look at a name tell what a thread wants.
+/// How many listings in a row without a look at a name decide that a thread wants names only.
 const LISTINGS: u8 = 8;
 
 /// What a thread wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wants {
-    /// Not known: so many of its last listings went on without a look.
+    /// Undecided: this many of its last listings went on without a look.
     Undecided(u8),
     Names,
     Attributes,
 }
 
-/// A thread, what it wants, and its last listing.
+/// A thread with what it wants and its last listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lister {
     thread: u32,
     /// The lowest bits of the id of the directory that it listed last.
     dir: u16,
-    /// Nothing has been read of that but the beginning.
+    /// The thread has read only the beginning of that listing.
     is_begun: bool,
     wants: Wants,
 }
@@ -73,7 +75,7 @@ impl Lister {
     }
 }
 
-/// What is known of the threads that list directories. A guess: what two of them note at one moment may be lost.
+/// What the threads that list directories want. This is a guess: of two notes at one moment one may be lost.
 #[derive(Debug)]
 pub(super) struct Listers {
     places: [AtomicU64; THREADS],
@@ -90,7 +92,7 @@ impl Listers {
         &self.places[thread as usize % THREADS]
     }
 
-    /// What is known of a thread. The kernel's own, and those of other process namespaces, are 0.
+    /// Returns what is known of a thread. Threads of the kernel and of other process namespaces are 0.
     fn known(&self, thread: u32) -> Option<Lister> {
         let lister = Lister::unpack(self.place(thread).load(Ordering::Relaxed));
         (lister.thread == thread && thread != 0).then_some(lister)
@@ -100,7 +102,7 @@ impl Listers {
         self.place(lister.thread).store(lister.pack(), Ordering::Relaxed);
     }
 
-    /// Notes that `thread` begins to list `dir`; says whether it is to get attributes.
+    /// Notes that `thread` begins to list `dir`. Returns whether it gets attributes.
     pub(super) fn begins(&self, thread: u32, dir: InodeId) -> bool {
         if thread == 0 {
             return true;
@@ -110,7 +112,8 @@ impl Listers {
         before.wants != Wants::Names
     }
 
-    /// Notes that `thread` reads on in `dir`, and whether the kernel asks for attributes because names were looked at.
+    /// Notes that `thread` reads on in `dir`, and whether the kernel asks for attributes because the program has
+    /// looked at names.
     pub(super) fn goes_on(&self, thread: u32, dir: InodeId, with_attributes: bool) {
         let Some(before) = self.known(thread) else { return };
         if !before.is_begun || before.dir != dir.get() as u16 {
@@ -125,7 +128,7 @@ impl Listers {
         self.note(Lister { is_begun: false, wants, ..before });
     }
 
-    /// Notes that `thread` has looked up what is no directory in `dir`.
+    /// Notes that `thread` has looked up something other than a directory in `dir`.
     pub(super) fn looks_up(&self, thread: u32, dir: InodeId) {
         if let Some(before) = self.known(thread)
             && before.wants == Wants::Names

@@ -1,4 +1,10 @@
-//! Requests that find, make, move and remove names, and that list them.
+//! Serves requests that find, make, move, remove and list names.
+//!
+//! 1. A method converts the arguments and makes one call of the file system.
+//! 2. With `dirsync` it makes the changed directory durable.
+//! 3. It answers with the entry and how long the kernel may cache it.
+//!
+//! Invariant: each lookup that the file system counts reaches the kernel or is taken back.
 
 use std::time::Duration;
 
@@ -15,28 +21,29 @@ use crate::protocol::reply::{OpenOut, Reply, Validity};
 use crate::protocol::request::{Mknod, Read, Rename};
 
 impl Adapter {
-    /// How long the kernel may believe a name and its attributes.
+    /// Returns how long the kernel may cache a name and its attributes.
     pub(super) fn validity(&self, attr: &Attr) -> Validity {
         Validity { entry: self.entry_validity(attr.ino), attr: self.attr_validity(attr) }
     }
 
-    /// The same, of an inode whose attributes are not known yet.
+    /// Returns how long the kernel may cache a name whose attributes are not known yet.
     pub(super) fn name_validity(&self, ino: InodeId) -> Validity {
         let attr = if self.is_fleeting(ino) { Duration::ZERO } else { self.options.attr_timeout };
         Validity { entry: self.entry_validity(ino), attr }
     }
 
-    /// How long it may believe a name.
+    /// Returns how long the kernel may cache a name.
     fn entry_validity(&self, ino: InodeId) -> Duration {
-        // Without checks of permissions a place is not asked about before what is in it, and the second walk to it (see
-        // [`super::arrivals`]) must find what the first has learned. It asks again in any case.
+        // On a mount without checks of permissions the kernel sends no request about a place before it asks for a
+        // name in it, and the second walk (see [`super::arrivals`]) must find what the first has learned. It asks
+        // again in any case.
         let is_kept = self.agreement.root_alone() && self.is_awaited(ino);
         let asks_again = self.is_fleeting(ino) && !is_kept;
         if asks_again { Duration::ZERO } else { self.options.entry_timeout }
     }
 
-    /// How long it may believe attributes: not at all where another mount is to appear, a name goes by itself, or they change
-    /// without this mount.
+    /// Returns how long the kernel may cache attributes. It may not where another mount will appear, where a name
+    /// disappears by itself, or where attributes change without this mount.
     pub(super) fn attr_validity(&self, attr: &Attr) -> Duration {
         let asks_again = attr.is_fleeting || self.is_fleeting(attr.ino);
         if asks_again { Duration::ZERO } else { self.options.attr_timeout }
@@ -48,8 +55,8 @@ impl Adapter {
         Answer::Body
     }
 
-    /// Answers a request that has made a name, when that is settled. If it does not settle the kernel hears of no inode, and never
-    /// forgets it: so that is done here.
+    /// Answers a request that has made a name, after the name is durable if it must be. If that fails, the kernel
+    /// does not learn of the inode and never forgets it, so this method takes the lookup back.
     fn made(&self, call: &mut Call<'_>, made: FsResult<Entry>) -> Served {
         let made = made?;
         let forget = |_: &FsError| self.vfs.forget(made.attr.ino, 1);
@@ -80,8 +87,8 @@ impl Adapter {
         }
     }
 
-    /// Finds what a handle stands for that the kernel has forgotten (`fuse_get_dentry` in its fs/fuse/inode.c), or the directory
-    /// that holds such a one (`fuse_get_parent`). It may take long, so another thread does it.
+    /// Finds the inode of a file handle that the kernel has forgotten (`fuse_get_dentry` in its fs/fuse/inode.c), or
+    /// its parent directory (`fuse_get_parent`). This may take long, so another thread does it.
     fn lookup_by_handle(&self, call: &Call<'_>, parent: bool) -> Answer {
         let (ino, root, timeout) = (call.ino, self.root(), self.options.attr_timeout);
         let work = move |vfs: &dyn Vfs| {
@@ -133,8 +140,9 @@ impl Adapter {
         Ok(DONE)
     }
 
-    /// Opening a directory means nothing, so the kernel is told not to ask. On a mount of root alone it goes on asking, because
-    /// there nothing else is asked of a place before it is open ([`super::arrivals`]).
+    /// Answers OPENDIR. An open directory has no state, so the answer tells the kernel to stop asking. On a mount of
+    /// root alone the kernel must go on asking, because there it sends no other request about a place before it opens
+    /// it ([`super::arrivals`]).
     pub(super) fn opendir(&self, call: &mut Call<'_>) -> Served {
         if !self.agreement.root_alone() {
             return Err(FsError::NotImplemented);
@@ -168,7 +176,7 @@ impl Adapter {
         call.listed(listed)
     }
 
-    /// Whether the attributes that the kernel asks for with names from `offset` on are of use.
+    /// Returns whether the program wants the attributes that the kernel asks for with names from `offset` on.
     fn wants_attributes(&self, call: &Call<'_>, offset: u64) -> bool {
         let (thread, dir) = (call.header.pid, call.ino);
         if offset == 0 && self.options.readdir_plus == ReaddirPlus::Auto {
@@ -179,7 +187,7 @@ impl Adapter {
     }
 }
 
-/// Makes a call by a thread that may wait, until no locks are in its way or it has failed.
+/// Makes a call on a thread that may wait, until no locks block it or it has failed.
 pub(super) fn unblocked<T>(vfs: &dyn Vfs, mut call: impl FnMut() -> FsResult<T>) -> FsResult<T> {
     let mut once = || match call() {
         Err(FsError::Blocked(blocked)) => Err(blocked),
@@ -190,7 +198,7 @@ pub(super) fn unblocked<T>(vfs: &dyn Vfs, mut call: impl FnMut() -> FsResult<T>)
 }
 
 impl Call<'_> {
-    /// The answer to a listing: what was taken, even if an error followed.
+    /// Returns the answer to a listing: the entries that were taken, even if an error followed.
     fn listed(&self, listed: varve_vfs::FsResult<()>) -> Served {
         match listed {
             Err(err) if self.reply.body_len() == 0 => Err(err),

@@ -1,4 +1,4 @@
-//! The rules that the kernel's protocol adds to the calls of the `Vfs`, apart from the requests themselves.
+//! Rules of the kernel's protocol that several requests share.
 
 use varve_types::InodeId;
 use varve_vfs::{Attr, Caller, Entry, FsError, FsResult, OpenFlags, Opened, SetAttr};
@@ -11,25 +11,26 @@ use crate::groups::{is_root, takes_set_gid};
 use crate::protocol::constants::{FUSE_SETXATTR, opcode_name};
 use crate::protocol::request::{Header, Request};
 
-/// What gives a program capabilities.
+/// The attribute that gives a program capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// The errno for `error`, after logging what the administrator must know.
+/// Returns the errno for `error`, and logs failures of which the administrator must know.
 pub(super) fn errno(operation: &str, error: &FsError) -> i32 {
     if matches!(error, FsError::Storage(_) | FsError::Damaged(_) | FsError::NoSpace(_)) {
         log::error!("{operation}: {error}");
     }
     match error {
-        // The kernel makes EOPNOTSUPP of EAGAIN there (`__vfs_setxattr_noperm` in its fs/xattr.c).
+        // For setxattr(2) the kernel turns EAGAIN into EOPNOTSUPP (`__vfs_setxattr_noperm` in its fs/xattr.c).
         FsError::TryAgain if operation == opcode_name(FUSE_SETXATTR) => libc::EINTR,
         _ => error.errno().get(),
     }
 }
 
 impl Adapter {
-    /// Refuses, on a mount of root alone, whoever acts as somebody else: the kernel lets root's programs in while they do, and
-    /// checks nothing. What is open already may be used and closed, as permissions are asked for when something is opened; of
-    /// directories too, as the kernel asks for each to be opened there ([`Adapter::opendir`]).
+    /// On a mount of root alone, refuses programs of root that act as another user: the kernel lets them in and
+    /// checks nothing. They may use and close what is open already, because permissions are checked when a file is
+    /// opened. This holds for directories too, because the kernel sends an OPENDIR for each there
+    /// ([`Adapter::opendir`]).
     pub(super) fn admit(&self, header: &Header, request: &Request<'_>) -> FsResult<()> {
         if header.uid == 0 || !self.agreement.root_alone() {
             return Ok(());
@@ -60,7 +61,7 @@ impl Adapter {
         }
     }
 
-    /// How to open `ino`, which the file system has opened as `opened`.
+    /// Returns how the kernel serves `ino`, which the file system has opened as `opened`.
     pub(super) fn route(&self, device: &Device, ino: InodeId, opened: Opened) -> Route {
         self.backing.opened(ino, opened.passthrough, || {
             let mut registered = None;
@@ -74,8 +75,8 @@ impl Adapter {
         })
     }
 
-    /// Takes the set-id bits off a file that someone without the right to keep them has opened to change it. The kernel is told,
-    /// as it takes the mode for the same after what it sends then, and would execute the file with them.
+    /// Clears the set-id bits of a file that a caller without the right to keep them has opened to change it. Tells
+    /// the kernel, which would otherwise keep the old mode and execute the file with these bits.
     pub(super) fn kill_set_id(
         &self,
         call: &Call<'_>,
@@ -89,9 +90,9 @@ impl Adapter {
         }
     }
 
-    /// The same, unless root has opened it.
+    /// Clears the set-id bits as [`Adapter::kill_set_id`] does, unless root has opened the file.
     pub(super) fn kill_set_id_unless_root(&self, call: &Call<'_>, ino: InodeId) -> FsResult<()> {
-        // By the request alone first: to look the caller up costs more than to look at the file.
+        // By the request alone first, because a look at the caller costs more than one at the file.
         if call.header.uid == 0 {
             return Ok(());
         }
@@ -110,8 +111,8 @@ impl Adapter {
         killed.map(drop)
     }
 
-    /// Takes the set-id bits and capabilities off a file that somebody else than root is about to change, where the kernel's
-    /// request has no flag that says so.
+    /// Clears the set-id bits and capabilities of a file that a user other than root is about to change by a request
+    /// without a flag for this.
     pub(super) fn kill_set_id_of_others(&self, call: &Call<'_>, ino: InodeId) -> FsResult<()> {
         if call.header.uid == 0 {
             return Ok(());
@@ -131,7 +132,7 @@ impl Adapter {
         }
     }
 
-    /// With `dirsync`, makes the names in `dir` durable after a change that went well.
+    /// With `dirsync`, makes the names in `dir` durable after a successful change.
     pub(super) fn settled<T>(&self, dir: InodeId, result: FsResult<T>) -> FsResult<T> {
         let value = result?;
         if self.options.sync_dirs {
@@ -140,7 +141,7 @@ impl Adapter {
         Ok(value)
     }
 
-    /// Gives back what a create has handed out that the kernel will not hear of.
+    /// Takes back the handle and the lookup of a create of which the kernel will not learn.
     pub(super) fn undo_create(&self, (entry, opened): (Entry, Opened)) {
         if let Err(err) = self.vfs.release(entry.attr.ino, opened.handle) {
             log::error!("release: {err}");
@@ -150,7 +151,8 @@ impl Adapter {
 
     pub(super) fn open_flags(&self, raw: u32) -> OpenFlags {
         let flags = convert::open_flags(raw);
-        // Each write says whether it is by a file that is open to append: what was opened so need not stay so (fcntl F_SETFL).
+        // Each write says whether its file is open to append, because a program can change that after the open (fcntl
+        // F_SETFL).
         let (appends, sync) = (flags.append, flags.sync || self.options.sync_writes);
         OpenFlags { append: false, appends, sync, ..flags }
     }

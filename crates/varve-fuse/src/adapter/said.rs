@@ -1,4 +1,5 @@
-//! What programs say in names and values of attributes and in arguments of ioctls, read. What is none of it is refused.
+//! Parses the names and values of attributes and the arguments of ioctls by which programs ask for transactions and
+//! limits. Refuses everything else.
 
 use varve_vfs::{FsError, FsResult, Transact, TreeLimits};
 
@@ -6,7 +7,7 @@ const BEGIN_XATTR: &[u8] = b"varve.txn-begin";
 const COMMIT_XATTR: &[u8] = b"varve.txn-commit";
 const ABORT_XATTR: &[u8] = b"varve.txn-abort";
 
-/// If the attribute `name` begins a transaction: how that is to be.
+/// Returns the options if the attribute `name` begins a transaction.
 pub(crate) fn beginning(name: &[u8]) -> Option<&[u8]> {
     match name.strip_prefix(BEGIN_XATTR)? {
         [] => Some(&[]),
@@ -15,7 +16,7 @@ pub(crate) fn beginning(name: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// If the attribute `name` ends a transaction: how.
+/// Returns how the attribute `name` ends a transaction, if it does.
 pub(crate) fn ending(name: &[u8]) -> Option<fn(u64) -> Transact> {
     match name {
         COMMIT_XATTR => Some(Transact::Commit),
@@ -24,7 +25,7 @@ pub(crate) fn ending(name: &[u8]) -> Option<fn(u64) -> Transact> {
     }
 }
 
-/// The id in what an ioctl brings.
+/// Returns the id in the argument of an ioctl.
 pub(crate) fn id_in(brought: &[u8]) -> FsResult<u64> {
     let wrong = FsError::Invalid("this is no transaction");
     let Some((id, flags)) = brought.split_first_chunk::<8>() else { return Err(wrong) };
@@ -34,7 +35,7 @@ pub(crate) fn id_in(brought: &[u8]) -> FsResult<u64> {
     }
 }
 
-/// Reads `bytes=N inodes=N`.
+/// Parses `bytes=N inodes=N`.
 pub(crate) fn limits_in(value: &[u8]) -> Option<TreeLimits> {
     let mut limits = TreeLimits::default();
     for word in std::str::from_utf8(value).ok()?.split_ascii_whitespace() {

@@ -1,16 +1,16 @@
-//! Transactions for programs that have nothing but the mount.
+//! Serves transactions to programs that have only the mount.
 //!
-//! By ioctls on any directory of it:
+//! By ioctls on any directory of the mount:
 //!
 //! ```text
-//! | id u64 | flags u64: 0 |     what all of them bring or take, in the machine's order of bytes
+//! | id u64 | flags u64: 0 |     the argument of all of them, in the machine's byte order
 //!
-//! begin   _IOR('V', 1, 16 bytes)   a transaction that shows the directory; its id is told
+//! begin   _IOR('V', 1, 16 bytes)   a transaction that shows the directory; returns its id
 //! commit  _IOW('V', 2, 16 bytes)
 //! abort   _IOW('V', 3, 16 bytes)
 //! ```
 //!
-//! By extended attributes, for programs that have no ioctl, as shells:
+//! By extended attributes, for programs without ioctls, such as shells:
 //!
 //! ```text
 //! begin   getxattr varve.txn-begin[,OPTION=VALUE...] of the directory    its value is the id, in digits
@@ -18,19 +18,20 @@
 //! abort   setxattr varve.txn-abort  of the transaction's own file, empty
 //! ```
 //!
-//! A commit tells the kernel which names have changed, and for that takes the locks of directories. It holds no lock during
-//! an ioctl nor while an attribute is asked for. While one is set it locks the file: so there is one for each transaction
-//! (`Vfs::controlled`), whose lock nobody else needs. On the directory that has changed, or on one on the way to the
-//! transaction's mount, a commit would wait for its own caller; on one file for all, for the commits of others.
+//! A commit tells the kernel which names have changed, and that takes the locks of directories. The kernel holds no
+//! lock during an ioctl or while a program reads an attribute. While a program sets an attribute, the kernel locks
+//! the file. So each transaction has a file of its own (`Vfs::controlled`), whose lock no other program needs. With
+//! an attribute of the changed directory, or of one on the way to the transaction's mount, a commit would wait for
+//! its own caller; with one file for all, it would wait for other commits.
 //!
-//! Whoever asks how long the value is, as getfattr does first, is told the most and begins nothing.
+//! A request for the length of the value, which getfattr makes first, returns the largest length and begins nothing.
 //!
-//! All of them are done by a thread that may wait, since ending a transaction takes other requests to this mount. Where too many
-//! wait for that already they are refused (EAGAIN).
-//! Whoever may set limits on trees may begin and end transactions. docs/transactions-api.md is for those who write programs.
+//! All of these run on a thread that may wait, because the end of a transaction needs other requests to this mount.
+//! If too many wait already, a call fails with EAGAIN. A user who may set limits on trees may begin and end
+//! transactions. docs/transactions-api.md is for programmers.
 //!
-//! Source: KVFS, thesis section 3.3 (calls for transactions without a change of the kernel; it has attributes that are set
-//! for all three).
+//! Source: KVFS, thesis section 3.3 (calls for transactions without a change of the kernel; KVFS sets attributes for
+//! all three).
 
 use bytes::Bytes;
 use varve_vfs::{FsError, Transact};
@@ -44,12 +45,13 @@ use crate::protocol::request::Ioctl;
 const BEGIN: u32 = 0x8010_5601;
 const COMMIT: u32 = 0x4010_5602;
 const ABORT: u32 = 0x4010_5603;
-/// Bytes of what they bring or take.
+/// The length of the argument.
 const TXN_BYTES: usize = 16;
-/// What stands before what an ioctl takes: result, flags, and two counts that only unrestricted ones have, all 0.
+/// The length of what precedes the result of an ioctl: result, flags, and two counts that only unrestricted ioctls
+/// have, all 0.
 pub(super) const IOCTL_OUT_BYTES: usize = 16;
 
-/// The most digits that an id has.
+/// The most digits of an id.
 const ID_DIGITS_MAX: u32 = 20;
 
 impl Adapter {
@@ -78,7 +80,8 @@ impl Adapter {
         })
     }
 
-    /// Begins a transaction for who asks for the attribute of which `how` follows the name, with room for `size` bytes.
+    /// Begins a transaction with the options `how`, for a program that reads the attribute with room for `size`
+    /// bytes.
     pub(super) fn begin_by_attribute(&self, call: &mut Call<'_>, how: &[u8], size: u32) -> Served {
         check_may_manage(call.header)?;
         if size == 0 {
@@ -93,7 +96,7 @@ impl Adapter {
         self.ask(call, move |vfs| Ok(vfs.transact(begin)?.to_string().into()))
     }
 
-    /// Ends the transaction whose own file the call is about.
+    /// Ends the transaction of the file that the call is about.
     pub(super) fn end_by_attribute(
         &self,
         call: &Call<'_>,

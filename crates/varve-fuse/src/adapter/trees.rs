@@ -1,17 +1,17 @@
-//! Attributes that stand for what the file system knows of directory trees. Any program can ask for them by name;
-//! no listing shows them, so that no copy takes them along.
+//! Serves attributes about directory trees. Any program can ask for them by name. No listing shows them, so that no
+//! copy of a file takes them along.
 //!
 //! | name | value |
 //! | --- | --- |
 //! | `varve.usage` | what lies below: `{"bytes":N,"files":N,"directories":N}` |
 //! | `varve.limits` | the limits that hold for a directory, and those below it: a list of objects with `path` (from the mount's root on; a list of its bytes if it is no text), `bytes_max`, `inodes_max` (or null), `bytes`, `files`, `directories` |
-//! | `varve.limits.N` | the same from the one on before which there are N, as many as an attribute can hold |
+//! | `varve.limits.N` | the same list without its first N entries, as many as an attribute can hold |
 //!
-//! `varve.limits` is set to words like `bytes=N inodes=N`, of which one may be absent, and removed.
+//! A program sets `varve.limits` to words like `bytes=N inodes=N`, of which one may be absent, or removes it.
 //!
-//! They lie outside the kernel's namespaces for attributes, where whoever may read a directory may read them. Limits
-//! are set by the superuser and by the user who mounted, who runs this program; to others are told those alone that hold for a
-//! directory, since what is below may lie where they have no way to.
+//! These names are outside of the kernel's namespaces for attributes, so a user who may read a directory may read
+//! them. The superuser and the user who mounted (and runs this program) may set limits and see all. Other users see
+//! only the limits on the directory itself, because they may have no access to directories below.
 
 use varve_types::InodeId;
 use varve_types::limits::XATTR_VALUE_BYTES_MAX;
@@ -22,19 +22,19 @@ use super::said::limits_in;
 use crate::groups::user_of;
 use crate::protocol::request::Header;
 
-/// What all their names begin with.
+/// The prefix of all their names.
 const PREFIX: &[u8] = b"varve.";
-/// The limits on trees.
+/// The attribute of the limits on trees.
 const LIMITS: &[u8] = b"varve.limits";
-/// A part of them: the rest of the name is a number.
+/// The prefix of a part of the limits; the rest of the name is a number.
 const LIMITS_FROM: &[u8] = b"varve.limits.";
 
-/// Whether `name` stands for something that is known of a tree.
+/// Returns whether `name` is an attribute about a tree.
 pub(super) fn is_of_tree(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// `NotPermitted` unless the superuser or the user who mounted makes the request.
+/// Fails as `NotPermitted` unless the superuser or the user who mounted makes the request.
 pub(super) fn check_may_manage(header: &Header) -> FsResult<()> {
     let user = user_of(header);
     match user == Some(0) || user == Some(rustix::process::geteuid().as_raw()) {
@@ -44,7 +44,7 @@ pub(super) fn check_may_manage(header: &Header) -> FsResult<()> {
 }
 
 impl Adapter {
-    /// The value of the attribute `name` of `ino` for whoever makes a request.
+    /// Returns the value of the attribute `name` of `ino` for the user who makes the request.
     pub(super) fn get_of_tree(
         &self,
         header: &Header,
@@ -68,7 +68,7 @@ impl Adapter {
         }
     }
 
-    /// Sets the attribute `name` of `ino` for whoever makes a request; without a value, removes it.
+    /// Sets the attribute `name` of `ino` for the user who makes the request; without a value, removes it.
     pub(super) fn set_of_tree(
         &self,
         header: &Header,
@@ -92,7 +92,7 @@ fn quotas_json(quotas: &[TreeQuota]) -> String {
     format!("[{}]", quotas.iter().map(quota_json).collect::<Vec<_>>().join(","))
 }
 
-/// As many as an attribute can hold, without the `first` ones; none when all are told, else one at least.
+/// Returns as many limits as an attribute can hold, after the `first` ones: at least one, unless none is left.
 fn some_quotas_json(quotas: &[TreeQuota], first: usize) -> String {
     let mut text = String::from("[");
     for object in quotas.iter().skip(first).map(quota_json) {
@@ -116,7 +116,7 @@ fn quota_json(quota: &TreeQuota) -> String {
     )
 }
 
-/// Bytes as a JSON string; what is no UTF-8 as a list of them.
+/// Returns bytes as a JSON string, or as a list of numbers if they are not UTF-8.
 fn json_text(bytes: &[u8]) -> String {
     let Ok(letters) = std::str::from_utf8(bytes) else { return format!("{bytes:?}") };
     let mut text = String::from("\"");

@@ -1,13 +1,14 @@
-//! The threads of rings give way to their callers, who stay on their CPU for that.
+//! Lets the threads of rings give way to their callers, so that the callers stay on their CPU.
 //!
-//! An answer wakes its caller while the ring's thread still runs. The scheduler sees a CPU that is taken, looks for
-//! an idle one and puts the caller there, whose next request is served by the ring of that CPU, and so on: the caller moves
-//! with nearly every request, and what program, kernel and daemon have in a CPU's caches is fetched by the other. A
-//! CPU that runs only threads under SCHED_IDLE counts as idle there (`sched_idle_cpu` in `select_idle_sibling`, kernel/sched/fair.c),
-//! so callers of rings that run under it stay where they are.
+//! An answer wakes its caller while the ring's thread still runs. The scheduler sees a busy CPU, looks for an idle
+//! one and puts the caller there. The ring of that CPU serves the next request, and so on: the caller moves with
+//! nearly every request, and the caches of one CPU are filled again on another. A CPU that runs only threads under
+//! SCHED_IDLE counts as idle for this search (`sched_idle_cpu` in `select_idle_sibling`, kernel/sched/fair.c). So the
+//! callers of a ring whose thread runs under SCHED_IDLE stay where they are.
 //!
-//! Such a thread gets next to nothing of a CPU on which others of its scheduling group compute, and where no CPU is idle its caller is not
-//! moved anyway. So it gives way in bursts only, while the machine has time to spare ([`Slack`]), and is looked after meanwhile:
+//! Such a thread gets almost no time on a CPU on which other threads of its scheduling group compute. If no CPU is
+//! idle, the scheduler does not move the caller anyway. So a thread gives way only in bursts while the machine has
+//! time to spare ([`Slack`]), and the governor watches it meanwhile:
 //!
 //! ```text
 //!                 a burst, slack, no pause                       was ready for half of the time without running
@@ -16,14 +17,18 @@
 //!       fair <-----------------------------------+                                         waited
 //!         ^          no slack, no burst for HOLD_TIME, end                                    |
 //!         +-----------------------------------------------------------------------------------+
-//!              at the next look; with a pause if it has served something since then
+//!              at the next look; with a pause if it has served a request since then
 //! ```
 //!
-//! [`Share::look`] decides, [`Ring::look`] has it so. One that was ready may have had nothing to do but go to sleep after its last answer. If
-//! it serves something as soon as it has its share, it was kept from that, and pauses before it gives way again: twice as long as
-//! before if that came soon after it had begun to give way, else half as long.
+//! [`Share::look`] decides and [`Ring::look`] carries it out. A thread that was ready may only have wanted to go to
+//! sleep after its last answer. If it serves a request as soon as it has its share again, it was starved. Then it
+//! pauses before it gives way again: twice as long as before if it starved soon after it had begun to give way, else
+//! half as long.
 //!
-//! To give way takes no right, to come back CAP_SYS_NICE (or RLIMIT_NICE); without it nobody gives way.
+//! A thread needs no right to give way, but CAP_SYS_NICE (or RLIMIT_NICE) to get its share back. Without this right
+//! no thread gives way.
+//!
+//! Invariant: a thread that gives way is registered with the governor, which gives it its share back.
 
 mod slack;
 mod times;
@@ -39,10 +44,10 @@ use times::Times;
 use super::HOLD_TIME;
 use crate::readers::policy::{self, Policy};
 
-/// How often those that give way are looked after. One that is kept is called back after at most twice that, and then waits for
-/// its turn as others do.
+/// How often the governor looks at threads that give way. A starved thread gets its share back after at most twice
+/// this time, and then waits for its turn as others do.
 pub(super) const LOOK_TIME: Duration = Duration::from_millis(5);
-/// The pause of who was kept from serving grows if it had given way for less than this.
+/// The pause of a starved thread grows if the thread had given way for less than this.
 const SOON: Duration = Duration::from_millis(50);
 const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_millis(6400);
@@ -53,7 +58,7 @@ pub(super) struct GivingWay {
     rings: Mutex<Vec<Ring>>,
 }
 
-/// What a ring's thread counts. Apart from those of others, which run on other CPUs.
+/// What a ring's thread counts. Each thread has counts of its own, because the threads run on different CPUs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Counts {
@@ -75,7 +80,7 @@ impl Counts {
 }
 
 impl GivingWay {
-    /// `None` where a thread that gives way could not be called back.
+    /// `None` if this process could not give a thread its share back.
     pub(super) fn new() -> Option<GivingWay> {
         static IS_ALLOWED: OnceLock<bool> = OnceLock::new();
         let is_allowed = *IS_ALLOWED.get_or_init(|| {
@@ -88,7 +93,7 @@ impl GivingWay {
         is_allowed.then(GivingWay::default)
     }
 
-    /// The calling thread gives way from its next burst on, until [`GivingWay::leave`].
+    /// Lets the calling thread give way from its next burst on, until [`GivingWay::leave`].
     pub(super) fn join(&self) -> Arc<Counts> {
         let counts = Arc::<Counts>::default();
         let share = Share::new(Instant::now());
@@ -98,23 +103,23 @@ impl GivingWay {
         counts
     }
 
-    /// The calling thread has its fair share from here on.
+    /// Gives the calling thread its fair share from here on.
     pub(super) fn leave(&self, counts: &Arc<Counts>) {
         counts.leaves.store(true, Ordering::SeqCst);
-        // Before it takes the lock that who looks after it takes.
+        // Before it takes the lock that the governor takes too.
         call_back(0);
         self.rings.lock().retain(|ring| !Arc::ptr_eq(&ring.counts, counts));
-        // It may have been told to give way once more just before.
+        // The governor may have made it give way once more just before.
         call_back(0);
     }
 
-    /// Who looks after all that give way.
+    /// Returns the watch over all threads that give way.
     pub(super) fn watch(&self) -> Watch<'_> {
         Watch { giving_way: self, slack: Slack::new() }
     }
 }
 
-/// Looks after those that give way. Nobody does any longer when it is gone.
+/// Watches the threads that give way. When it is dropped, no thread gives way any more.
 pub(super) struct Watch<'a> {
     giving_way: &'a GivingWay,
     slack: Slack,
@@ -126,7 +131,7 @@ impl Watch<'_> {
         self.giving_way.rings.lock().iter_mut().for_each(|ring| ring.look(has_slack, now));
     }
 
-    /// Nobody gives way until the next burst.
+    /// Ends a burst: no thread gives way until the next one.
     pub(super) fn end_burst(&mut self) {
         self.giving_way.rings.lock().iter_mut().for_each(Ring::end_burst);
     }
@@ -138,15 +143,15 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// One of them.
+/// A thread of a ring.
 #[derive(Debug)]
 struct Ring {
     tid: libc::pid_t,
     counts: Arc<Counts>,
-    /// Bursts seen before the last look.
+    /// The number of bursts before the last look.
     bursts: u64,
     share: Share,
-    /// While it gives way.
+    /// The times of the thread while it gives way.
     times: Option<Times>,
 }
 
@@ -165,7 +170,7 @@ impl Ring {
         };
         match (self.share.look(&seen), &self.times) {
             (true, None) => self.give_way(now),
-            // Again, as it has its share while it starts a thread (`readers::take_share`).
+            // Again, because a thread takes its share while it starts another (`readers::take_share`).
             (true, Some(_)) => self.try_to_give_way(),
             (false, Some(_)) => self.call_back(),
             (false, None) => {}
@@ -188,7 +193,7 @@ impl Ring {
         }
     }
 
-    /// Tried again at the next look if it fails.
+    /// If this fails, the next look tries again.
     fn call_back(&mut self) {
         if call_back(self.tid) {
             self.times = None;
@@ -203,34 +208,35 @@ impl Ring {
     }
 }
 
-/// How a thread shares its CPU with its callers.
+/// How a ring's thread shares its CPU with its callers.
 #[derive(Debug)]
 struct Share {
     turn: Turn,
-    /// When its last burst was seen.
+    /// When its last burst was reported.
     burst_at: Instant,
     pause: Duration,
 }
 
 #[derive(Debug)]
 enum Turn {
-    /// Has its fair share.
+    /// It has its fair share.
     Fair { until: Instant },
-    /// The same, after it was ready and did not run, when it had served so many requests and given way for so long.
+    /// It has its fair share again, after it was ready and did not run. It had served this many requests and given
+    /// way for this long.
     Waited { served: u64, gave: Duration },
-    /// Gives way.
+    /// It gives way.
     Giving { since: Instant },
 }
 
-/// What is seen of it at a look.
+/// What a look finds about a thread.
 struct Seen {
     now: Instant,
-    /// It saw bursts since the last look.
+    /// It reported bursts since the last look.
     in_burst: bool,
     has_slack: bool,
-    /// Requests so far.
+    /// The requests that it has served so far.
     served: u64,
-    /// It gave way and was ready for too long without running.
+    /// It gives way and was ready for too long without running.
     was_kept: bool,
 }
 
@@ -239,7 +245,7 @@ impl Share {
         Share { turn: Turn::Fair { until: now }, burst_at: now, pause: PAUSE_MIN }
     }
 
-    /// Whether it gives way from now on.
+    /// Decides whether the thread gives way from now on.
     fn look(&mut self, seen: &Seen) -> bool {
         let now = seen.now;
         if seen.in_burst {
@@ -278,16 +284,16 @@ impl Share {
     }
 }
 
-/// Gives the thread `tid`, or the calling one if that is 0, its fair share back; whether that went well.
+/// Gives the thread `tid`, or the calling one if that is 0, its fair share back. Returns whether that succeeded.
 fn call_back(tid: libc::pid_t) -> bool {
     let done = policy::set(tid, Policy::Batch);
     if let Err(err) = &done {
-        log::warn!("a ring's thread gets only what others leave of its CPU: {err}");
+        log::warn!("a thread of a ring keeps the lowest priority on its CPU: {err}");
     }
     done.is_ok()
 }
 
-/// Has a thread give way that has nothing to do, and calls it back.
+/// Tries whether this process can give a thread its share back: makes an idle thread give way, and undoes it.
 fn try_on_another() -> std::io::Result<()> {
     let (tell, told) = mpsc::channel();
     let (_stay, until_gone) = mpsc::channel::<()>();

@@ -51,14 +51,14 @@ pub(super) fn clone(device: impl AsFd, connection: impl AsFd) -> Result<()> {
     unsafe { ioctl(device, Setter::<CLONE, i32>::new(connection)) }
 }
 
-/// Makes `file` a backing file of the connection `device`: its number.
+/// Makes `file` a backing file of the connection `device` and returns its number.
 pub(super) fn backing_open(device: impl AsFd, file: BorrowedFd<'_>) -> Result<i32> {
     let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
     // SAFETY: see the implementation of `Ioctl`; the kernel takes its own reference to the file.
     unsafe { ioctl(device, BackingOpen(map)) }
 }
 
-/// Forgets a backing file; files open on it keep it.
+/// Removes a backing file; files that are open on it keep it.
 pub(super) fn backing_close(device: impl AsFd, id: i32) -> Result<()> {
     // SAFETY: the argument of FUSE_DEV_IOC_BACKING_CLOSE is a pointer to a number of 32 bits, which the
     // kernel only reads.

@@ -1,4 +1,4 @@
-//! Where readers stop between two requests.
+//! The gate at which readers stop between two requests.
 //!
 //! ```text
 //! open --pause--> closing: each reader stops when it comes by --all have--> closed: they leave
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// See the module's comment.
+/// The gate of one session.
 #[derive(Debug)]
 pub(crate) struct Gate {
     /// Read by each reader before each request.
@@ -22,25 +22,26 @@ pub(crate) struct Gate {
 
 #[derive(Debug)]
 struct State {
-    /// Readers that serve.
+    /// The number of readers that serve.
     serving: usize,
     closing: bool,
     closed: bool,
 }
 
 impl Gate {
-    /// For `readers` readers.
+    /// A gate for `readers` readers.
     pub(crate) fn new(readers: usize) -> Gate {
         let state = State { serving: readers, closing: false, closed: false };
         Gate { closing: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Readers that still serve.
+    /// Returns the number of readers that still serve.
     pub(crate) fn serving(&self) -> usize {
         self.state.lock().serving
     }
 
-    /// Called by a reader between two requests: whether it is to leave. Waits while that is open.
+    /// Passes the gate. A reader calls this between two requests. Returns whether the reader must leave; waits while
+    /// that is undecided.
     pub(crate) fn pass(&self) -> bool {
         if !self.closing.load(Ordering::Acquire) {
             return false;
@@ -71,7 +72,7 @@ impl Gate {
         }
     }
 
-    /// Stops readers from now on.
+    /// Closes the gate: readers stop from now on.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closing = true;
@@ -79,8 +80,7 @@ impl Gate {
         self.close_if_empty(&mut state);
     }
 
-    /// Waits until all readers have stopped. If that takes longer than `patience`, they go on, and false is
-    /// the answer.
+    /// Waits until all readers have stopped. If that takes longer than `patience`, lets them go on and returns false.
     pub(crate) fn wait_closed(&self, patience: Duration) -> bool {
         let mut state = self.state.lock();
         while !state.closed {

@@ -1,19 +1,20 @@
-//! What a session knows that its successor must know, as bytes.
+//! The state of a session that the next session needs, as bytes.
 //!
 //! ```text
 //! | version u32 | flags u64 | write_bytes_max u32 | count u32 | open inode ... |
 //! open inode: | ino u64 | open files u64 | backing file u32 |     0: through the page cache
 //! ```
 //!
-//! Little-endian. `flags` are the capabilities agreed on with the kernel, under its numbers, and in the highest bit whether
-//! the mount is one of root alone. Such a state is of version 2, so that no program takes it that would let others in.
-//! The fuzz target `session_state` builds this file by itself.
+//! Integers are little-endian. `flags` are the agreed capabilities under the kernel's numbers; the highest bit says
+//! whether the mount is one of root alone. Such a state has version 2, so that an older program, which would let
+//! others in, refuses it. The fuzz target `session_state` builds this file by itself.
 
-/// A state that any program can go on from.
+/// The version of a state from which any program can continue.
 const VERSION: u32 = 1;
-/// One of a mount of root alone.
+/// The version of the state of a mount of root alone.
 const VERSION_ROOT_ALONE: u32 = 2;
-/// Beside the capabilities: the kernel checks no permissions, as only root gets in. The kernel's own numbers are far below.
+/// A flag beside the capabilities: the kernel checks no permissions, because it lets only root in. All numbers of the
+/// kernel are far below.
 pub(crate) const ROOT_ALONE: u64 = 1 << 63;
 /// Bytes of one open inode.
 const OPEN_INODE_BYTES: usize = 20;
@@ -40,7 +41,7 @@ pub(crate) struct OpenInode {
 }
 
 impl SessionState {
-    /// The bytes.
+    /// Encodes the state.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(20 + self.open.len() * OPEN_INODE_BYTES);
         out.extend_from_slice(&version_of(self.flags).to_le_bytes());
@@ -55,7 +56,7 @@ impl SessionState {
         out
     }
 
-    /// Reads what [`SessionState::encode`] wrote; the reason, if it is something else.
+    /// Decodes what [`SessionState::encode`] wrote. The error is the reason why the bytes are something else.
     pub(crate) fn decode(bytes: &[u8]) -> Result<SessionState, &'static str> {
         let mut fields = Fields(bytes);
         let version = fields.u32()?;

@@ -1,9 +1,16 @@
-//! Walks of a server over mounts of its own, in processes that end when it is killed.
+//! Walks of a server over its own mounts, in separate processes.
 //!
-//! A thread that waits for an answer to a request that was read cannot be killed. It is let go when its connection ends, which
-//! is when the device is closed: a killed process has that done once no thread has its descriptors, or its memory, in which rings are.
-//! One that waits for its own process would be left for ever, and keep what the process has open and locked. So whoever walks over a
-//! mount of its own process does so in a child, which has neither the device nor rings.
+//! A thread that waits for the answer to a request cannot be killed once the request was read. It returns when the
+//! connection ends, which is when the device is closed. A killed process closes the device when no thread has its
+//! descriptors left, or its memory, which holds the rings. A thread that waits for its own process would therefore
+//! stay for ever, and keep what the process has open and locked. So a walk over a mount of the same process runs in a
+//! child process, which has neither the device nor rings.
+//!
+//! 1. [`walk_apart`] forks a child, which closes the device and unmaps the rings.
+//! 2. The child walks, writes the outcome to a pipe and ends.
+//! 3. The parent reads the outcome and reaps the child.
+//!
+//! Invariant: the child uses nothing that another thread of the parent may have locked.
 #![allow(unsafe_code, reason = "fork(2), and what its child may not keep")]
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -16,13 +23,14 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// The first descriptor behind the standard ones.
 const FIRST: u32 = 3;
-/// How the kernel calls the memory of rings in proc_pid_maps(5).
+/// The kernel's name for the memory of rings in proc_pid_maps(5).
 const RING: &str = "anon_inode:[io_uring]";
 
-/// Does `walk` in a child process, which has no descriptors but the standard ones and `kept`: `walk` may own none, nor log or lock
-/// anything, as no other thread is there. Gives the first part of what `walk` returns; the second is dropped later.
+/// Runs `walk` in a child process that has only the standard descriptors and `kept`. Returns the first part of what
+/// `walk` returns; the second part is dropped later. REQUIRES: `walk` owns no descriptor, writes no log and takes no
+/// lock, because the child has no other thread.
 ///
-/// An error of the walk, or that there can be no such process.
+/// Fails with the error of the walk, or if the process cannot be started.
 pub fn walk_apart<Left>(
     kept: Option<BorrowedFd<'_>>,
     walk: impl FnOnce() -> (io::Result<()>, Left),
@@ -53,15 +61,16 @@ pub fn walk_apart<Left>(
     walked
 }
 
-/// The processes that walk now. Held while one begins, so that none asks anything before it is here.
+/// The processes that walk now. The lock is held while one starts, so that it makes no request before it is listed.
 static WALKING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-/// Whether the process that made a request walks over mounts of this one: what it asks must not wait for what it does.
+/// Returns whether the process that made a request is such a child. Its requests must not wait for the end of its
+/// walk.
 pub(crate) fn walks_apart(process: u32) -> bool {
     WALKING.lock().contains(&process)
 }
 
-/// Walks, says what came of it, and ends.
+/// Walks, writes the outcome and ends.
 fn be_child<Left>(
     kept: Option<BorrowedFd<'_>>,
     tell: &PipeWriter,
@@ -87,7 +96,7 @@ fn be_child<Left>(
     unsafe { libc::_exit(status) }
 }
 
-/// An errno, 0 for none, and what is to be said where there is none.
+/// Writes the outcome: an errno (0 for none), and a text if the error has no errno.
 fn write_outcome(mut tell: &PipeWriter, walked: io::Result<()>) -> io::Result<()> {
     let (errno, text) = match &walked {
         Ok(()) => (0, String::new()),
@@ -136,7 +145,7 @@ fn close_range(first: u32, last: u32) -> io::Result<()> {
     }
 }
 
-/// Lets go of the memory of rings, which keeps them open.
+/// Unmaps the memory of rings, which keeps them open.
 #[allow(clippy::disallowed_methods, reason = "the map belongs to the machine")]
 fn leave_rings() -> io::Result<()> {
     // Paths in it need not be text.

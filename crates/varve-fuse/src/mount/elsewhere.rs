@@ -1,8 +1,8 @@
-//! Mounts that stay when the same is unmounted here.
+//! Finds other mounts of a file system, which stay when it is unmounted here.
 //!
-//! A file system ends with its last mount. The same may be bound to other places, and mounts are copied whenever a process gets a mount
-//! namespace of its own. A copy goes along with what it was copied from if it gets what is mounted and unmounted there (its
-//! groups, mount_namespaces(7)); all others stay, and whoever works there goes on.
+//! A file system ends with its last mount. It may be bound to other directories, and all mounts are copied when a
+//! process gets a mount namespace of its own. A copy is unmounted with its original if both are in one peer group
+//! (mount_namespaces(7)). All other copies stay, and programs go on working there.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -11,14 +11,14 @@ use std::path::PathBuf;
 
 use super::table::{MountPoint, parse};
 
-/// Such a mount.
+/// A mount that stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// Where it is mounted here.
+    /// The directory where the file system is mounted here.
     pub place: PathBuf,
-    /// A process that sees it elsewhere.
+    /// A process that sees it on another directory.
     pub process: u32,
-    /// Where that sees it.
+    /// The directory where that process sees it.
     pub dir: PathBuf,
 }
 
@@ -30,8 +30,8 @@ impl fmt::Display for Elsewhere {
     }
 }
 
-/// The processes in whose mount namespaces, beside this process's, a FUSE connection is mounted ([`MountPoint::connection`]), and where. What
-/// this process may not look at is passed over.
+/// Returns the processes in whose mount namespaces a FUSE connection is mounted ([`MountPoint::connection`]), with
+/// the directories. Skips the namespace of this process, and processes that it may not inspect.
 #[allow(clippy::disallowed_methods, reason = "processes and mounts belong to the machine")]
 pub fn copies_of(connection: u32) -> io::Result<Vec<(u32, PathBuf)>> {
     let mut places = HashMap::from([(std::fs::read_link("/proc/self/ns/mnt")?, None)]);
@@ -47,7 +47,7 @@ pub fn copies_of(connection: u32) -> io::Result<Vec<(u32, PathBuf)>> {
     Ok(copies)
 }
 
-/// All processes, each with its directory in proc(5).
+/// Returns all processes, each with its directory in proc(5).
 #[allow(clippy::disallowed_methods, reason = "processes belong to the machine")]
 fn processes() -> io::Result<Vec<(u32, PathBuf)>> {
     let mut found = Vec::new();
@@ -59,17 +59,19 @@ fn processes() -> io::Result<Vec<(u32, PathBuf)>> {
     Ok(found)
 }
 
-/// Finds a mount that stays if those on `places` are unmounted. What this process may not look at is passed over.
+/// Finds a mount that stays if the mounts on `places` are unmounted. Skips processes that this process may not
+/// inspect.
 pub fn seen_elsewhere(places: &[PathBuf]) -> io::Result<Option<Elsewhere>> {
     find(places, |_, _| true)
 }
 
-/// The same without copies that processes have at the same place, as whoever gets a mount namespace has of all that is mounted.
+/// Finds such a mount as [`seen_elsewhere`] does, but ignores copies on the same directory, which every process with
+/// a mount namespace of its own has.
 pub fn bound_elsewhere(places: &[PathBuf]) -> io::Result<Option<Elsewhere>> {
     find(places, |asked, copy| asked.dir != copy.dir)
 }
 
-/// Finds such a mount; of those in other namespaces one that `counts` beside the one that was asked about.
+/// Finds such a mount. A mount in another namespace must satisfy `counts`, which gets the mount here and the copy.
 #[allow(clippy::disallowed_methods, reason = "processes and mounts belong to the machine")]
 fn find(
     places: &[PathBuf],

@@ -1,8 +1,8 @@
-//! Mounting and unmounting through fusermount3, the setuid helper of libfuse.
+//! Mounts and unmounts through fusermount3, the setuid helper of libfuse.
 //!
-//! The helper opens /dev/fuse and mounts it, then passes the descriptor over the Unix socket whose number
-//! stands in the environment variable `_FUSE_COMMFD`, as one byte with SCM_RIGHTS. The socket is handed
-//! over as the helper's standard input, so that nothing has to be changed between fork and exec.
+//! The helper opens /dev/fuse and mounts it. Then it passes the descriptor over a Unix socket, as one byte with
+//! SCM_RIGHTS. The environment variable `_FUSE_COMMFD` holds the number of the socket. The socket is the standard
+//! input of the helper, so that no step is needed between fork and exec.
 
 use std::ffi::OsString;
 use std::io::{IoSliceMut, Read};
@@ -18,10 +18,10 @@ use rustix::net::{
 
 use super::{Connection, MountOptions};
 
-/// The names the helper goes by, the newer one first.
+/// The names of the helper, the newer one first.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// Mounts by the helper and receives its descriptor. The reason, if it cannot.
+/// Mounts through the helper and receives the descriptor. The error is the reason why it cannot.
 pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, String> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -48,7 +48,7 @@ pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, St
     }
 }
 
-/// Unmounts by the helper. Its reason, if it cannot.
+/// Unmounts through the helper. The error is its reason why it cannot.
 pub(super) fn unmount(dir: &Path, lazy: bool) -> Result<(), String> {
     let mut helper = start(|command| {
         command.arg("-u").stdin(Stdio::null());
@@ -62,7 +62,7 @@ pub(super) fn unmount(dir: &Path, lazy: bool) -> Result<(), String> {
     if message.is_empty() { Ok(()) } else { Err(message) }
 }
 
-/// Starts the first helper that exists, with the arguments `prepare` gives.
+/// Starts the first helper that exists, with the arguments that `prepare` sets.
 fn start(prepare: impl Fn(&mut Command) -> std::io::Result<()>) -> Result<Child, String> {
     for name in HELPERS {
         let mut command = Command::new(name);
@@ -77,7 +77,7 @@ fn start(prepare: impl Fn(&mut Command) -> std::io::Result<()>) -> Result<Child,
     Err(format!("no {} on the path (Debian: apt install fuse3)", HELPERS.join(" and no ")))
 }
 
-/// Waits for the helper: nothing if it succeeded, what it wrote to standard error if it failed.
+/// Waits for the helper. Returns an empty text if it succeeded, else what it wrote to standard error.
 fn finish(helper: &mut Child) -> Result<String, String> {
     let mut message = String::new();
     if let Some(mut stderr) = helper.stderr.take() {
@@ -91,7 +91,7 @@ fn finish(helper: &mut Child) -> Result<String, String> {
     }
 }
 
-/// The descriptor that arrives on `socket`, or nothing if the helper closes it without one.
+/// Returns the descriptor that arrives on `socket`; `None` if the helper closes the socket without one.
 fn receive(socket: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -120,7 +120,7 @@ fn option_list(options: &MountOptions) -> OsString {
         (options.no_suid, "nosuid"),
         (options.no_dev, "nodev"),
         (options.no_exec, "noexec"),
-        // The helper refuses it, which is better than a mount without it.
+        // The helper refuses this option. That is better than a mount without it.
         (options.no_symfollow, "nosymfollow"),
         (options.synchronous, "sync"),
     ];

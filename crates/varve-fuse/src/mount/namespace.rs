@@ -1,8 +1,8 @@
-//! Mounting in a user and mount namespace of this process's own.
+//! Mounts in a user and mount namespace of this process.
 //!
-//! unshare(2) gives the process every right within a new user namespace, in which the FUSE file system may
-//! be mounted. The caller's user and group keep their numbers. The mount is seen by this process and the
-//! processes it starts, and goes away with the last of them; mounts made outside still show up inside.
+//! unshare(2) gives the process every right within a new user namespace, where it may mount a FUSE file system. The
+//! user and the group of the caller keep their numbers. Only this process and the processes that it starts see the
+//! mount, which ends with the last of them. Mounts made outside still appear inside.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,14 +12,14 @@ use rustix::thread::UnshareFlags;
 
 use super::{Connection, MountOptions, direct};
 
-/// Enters new namespaces and mounts there. The reason, if it cannot.
+/// Enters new namespaces and mounts there. The error is the reason why it cannot.
 pub(super) fn mount(dir: &Path, options: &MountOptions) -> Result<Connection, String> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     enter().map_err(|err| match err {
         rustix::io::Errno::INVAL => "unshare: the process has several threads already".to_owned(),
         err => format!("unshare: {err}"),
     })?;
-    // A group map may be written only after the right to change groups is given up.
+    // The kernel takes a group map only after the process has given up the right to change groups.
     write_map("/proc/self/setgroups", "deny")?;
     write_map("/proc/self/uid_map", &format!("{uid} {uid} 1"))?;
     write_map("/proc/self/gid_map", &format!("{gid} {gid} 1"))?;

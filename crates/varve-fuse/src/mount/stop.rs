@@ -1,4 +1,4 @@
-//! How a mount of this process is taken away again: that one, and no other to which its path leads by then.
+//! Unmounts a mount of this process, and never another mount to which its path may lead by then.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,15 +16,16 @@ use super::table::{MountPoint, find_mounts};
 use super::target::{MountTarget, unmount_that};
 use super::umount::{UnmountError, UnmountMode, unmount};
 
-/// Where the kernel's control of FUSE connections is, if it is mounted. What is there belongs to whoever has mounted.
+/// The directory of the kernel's control of FUSE connections, if it is mounted. The files there belong to the user
+/// who mounted each connection.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Takes one mount away, from any thread. Whoever serves it then ends.
+/// Unmounts one mount, from any thread. The session that serves it then ends.
 #[derive(Clone, Debug)]
 pub struct StopHandle {
     dir: PathBuf,
     what: What,
-    /// The mount as it was at first, if the mount table could be read.
+    /// The mount as it was when the handle was made, if the mount table could be read.
     made: Option<MountPoint>,
 }
 
@@ -32,16 +33,16 @@ pub struct StopHandle {
 enum What {
     /// The mount with this id.
     Mount(u64),
-    /// None: somebody has moved it or taken it away.
+    /// No mount: it was moved or removed.
     Gone,
-    /// What is mounted on the directory, as the mount table cannot be read.
+    /// What is mounted on the directory, because the mount table cannot be read.
     Any,
     /// What is mounted on a target of another mount of this process.
     Within(MountTarget),
 }
 
 impl StopHandle {
-    /// For what is mounted last on `dir`, an absolute path without symbolic links.
+    /// A handle for the last mount on `dir`, an absolute path without symbolic links.
     pub fn on(dir: PathBuf) -> StopHandle {
         let (what, made) = match find_mounts() {
             Ok(mounts) => match mounts.into_iter().rfind(|mount| mount.dir == dir) {
@@ -53,18 +54,18 @@ impl StopHandle {
         StopHandle { dir, what, made }
     }
 
-    /// For what is mounted on `target`.
+    /// A handle for what is mounted on `target`.
     pub(super) fn within(target: &MountTarget) -> StopHandle {
         let made = find_mounts().ok().and_then(|mounts| target.mount_among(&mounts).cloned());
         StopHandle { dir: target.path(), what: What::Within(target.clone()), made }
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Unmounts; [`crate::Session::run`] then returns, with `Lazy` as soon as the last program is done.
+    /// Unmounts. Then [`crate::Session::run`] returns; with `Lazy` it returns when the last program is done.
     pub fn stop(&self, mode: UnmountMode) -> Result<(), UnmountError> {
         match &self.what {
             What::Mount(mount) => unmount_that(*mount, &self.dir, mode),
@@ -74,11 +75,11 @@ impl StopHandle {
         }
     }
 
-    /// Takes away by force what cannot be served, or is not to be any more, also what is detached already and lasts as long as programs have
-    /// it. That it stays is only logged.
+    /// Ends by force a mount that cannot or must not be served any more, even if it is detached already and programs
+    /// still use it. Only logs it if the mount stays.
     pub fn give_up(&self) {
-        // A mount that this process may only have taken out of the tree, if that, would last as long as somebody waits for an answer,
-        // and so would the threads that serve it.
+        // Without CAP_SYS_ADMIN the process can at most detach the mount. Then the mount and its threads would last
+        // as long as a program waits for an answer, so the connection is aborted.
         if let Some(connection) = self.connection() {
             abort(connection);
         }
@@ -88,7 +89,8 @@ impl StopHandle {
         }
     }
 
-    /// What ends the connection when a byte is written to it; `None` where this process may not have that.
+    /// Opens the control file that ends the connection when a byte is written to it; `None` if this process may not
+    /// open it.
     pub(crate) fn control(&self) -> Option<OwnedFd> {
         let name = format!("{}/abort", self.made.as_ref()?.connection);
         let open = |dir: BorrowedFd<'_>, name: &str| {
@@ -98,15 +100,15 @@ impl StopHandle {
         mounted.or_else(|_| open(unseen_control()?.as_fd(), &name)).ok()
     }
 
-    /// The number of its connection ([`MountPoint::connection`]), also if it is detached by now; `None` if another mount is known
-    /// to have that.
+    /// Returns the number of the connection ([`MountPoint::connection`]), even if the mount is detached by now;
+    /// `None` if another mount has this number.
     fn connection(&self) -> Option<u32> {
         connection_of(self.made.as_ref()?, &find_mounts().unwrap_or_default())
     }
 }
 
-/// The same of a mount that was `made`, where there are these `mounts` by now. One that has all of its numbers is taken for it,
-/// wherever it is.
+/// Returns the number of the connection of a mount that was `made`, given the current `mounts`. A mount with all of
+/// its numbers counts as the same mount, on any directory.
 fn connection_of(made: &MountPoint, mounts: &[MountPoint]) -> Option<u32> {
     let has_it: Vec<_> =
         mounts.iter().filter(|mount| mount.connection == made.connection).collect();
@@ -114,7 +116,7 @@ fn connection_of(made: &MountPoint, mounts: &[MountPoint]) -> Option<u32> {
     (has_it.is_empty() || has_it.iter().any(is_it)).then_some(made.connection)
 }
 
-/// Ends a connection: whoever waits for an answer gets an error, and whoever serves it ends.
+/// Ends a connection: programs that wait for an answer get an error, and the session ends.
 fn abort(connection: u32) {
     let aborted = match write_abort(connection) {
         // The control may not be mounted, as in most containers.
@@ -125,7 +127,7 @@ fn abort(connection: u32) {
     };
     if let Err(error) = aborted {
         log::warn!(
-            "connection {connection} is not ended by {CONNECTIONS}/{connection}/abort: {error}"
+            "cannot end connection {connection} through {CONNECTIONS}/{connection}/abort: {error}"
         );
     }
 }
@@ -135,14 +137,14 @@ fn write_abort(connection: u32) -> io::Result<()> {
     std::fs::write(format!("{CONNECTIONS}/{connection}/abort"), "1")
 }
 
-/// The control, mounted where nobody sees it. Takes CAP_SYS_ADMIN.
+/// Mounts the control without a directory, so that no other process sees it. Needs CAP_SYS_ADMIN.
 fn unseen_control() -> rustix::io::Result<OwnedFd> {
     let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(context.as_fd())?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
-/// Mounts the control for the calling process alone, which must have a single thread. Takes CAP_SYS_ADMIN.
+/// Mounts the control for the calling process alone, which must have a single thread. Needs CAP_SYS_ADMIN.
 #[allow(deprecated, reason = "no descriptors are unshared")]
 fn mount_control() -> io::Result<()> {
     rustix::thread::unshare(UnshareFlags::NEWNS)?;

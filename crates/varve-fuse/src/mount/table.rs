@@ -1,6 +1,6 @@
 //! The mounts of this process's mount namespace, from /proc/self/mountinfo (proc_pid_mountinfo(5)).
 //!
-//! A line reads, with octal escapes for space, tab, newline and backslash:
+//! A line has these fields, with octal escapes for space, tab, newline and backslash:
 //!
 //! ```text
 //! 36 35 98:0 /root /mount/point rw,noatime shared:1 ... - fstype source superoptions
@@ -16,25 +16,25 @@ use super::FS_TYPE;
 /// One mounted Varve file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
-    /// The kernel's number of it; another mount may have it later.
+    /// The kernel's number of the mount; another mount may get it later.
     pub id: u64,
     /// Where it is mounted.
     pub dir: PathBuf,
-    /// All of the file system is seen there, not what lies below one of its directories alone.
+    /// The mount shows all of the file system, not only what lies below one of its directories.
     pub is_whole: bool,
-    /// What was mounted: [`super::MountOptions::source`].
+    /// The source: [`super::MountOptions::source`].
     pub source: OsString,
-    /// Mounted read-only.
+    /// The mount is read-only.
     pub read_only: bool,
     /// Set-user-id and set-group-id bits are ignored.
     pub no_suid: bool,
     /// Device nodes are ignored.
     pub no_dev: bool,
-    /// No program is executed.
+    /// No program can be executed.
     pub no_exec: bool,
     /// No symbolic link is followed.
     pub no_symfollow: bool,
-    /// The groups of mounts from which it gets what is mounted and unmounted.
+    /// The peer groups from which mounts and unmounts propagate to this mount.
     pub peers: Vec<u32>,
     /// The number behind `/sys/fs/fuse/connections`: the minor number of the file system's `st_dev`.
     pub connection: u32,
@@ -42,19 +42,19 @@ pub struct MountPoint {
     pub user: u32,
 }
 
-/// Every Varve mount this process can see, in the order in which they were made.
+/// Returns every Varve mount that this process can see, in the order in which they were made.
 #[allow(clippy::disallowed_methods, reason = "the mount table belongs to the machine")]
 pub fn find_mounts() -> std::io::Result<Vec<MountPoint>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// Every Varve mount that the process `id` can see, which may be in another mount namespace.
+/// Returns every Varve mount that the process `id` can see, which may be in another mount namespace.
 #[allow(clippy::disallowed_methods, reason = "the mount table belongs to the machine")]
 pub fn find_mounts_of(id: u32) -> std::io::Result<Vec<MountPoint>> {
     Ok(parse(&std::fs::read(format!("/proc/{id}/mountinfo"))?))
 }
 
-/// The Varve mounts in a mount table.
+/// Returns the Varve mounts in a mount table.
 pub(super) fn parse(table: &[u8]) -> Vec<MountPoint> {
     table.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }

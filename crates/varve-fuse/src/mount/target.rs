@@ -211,7 +211,7 @@ pub(super) fn path_to(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/thread-self/fd/{}", dir.as_raw_fd()))
 }
 
-/// The path to `name` in the opened directory `dir`.
+/// Returns the path to `name` in the opened directory `dir`.
 fn within(dir: &OwnedFd, name: &OsStr) -> PathBuf {
     path_to(dir).join(name)
 }

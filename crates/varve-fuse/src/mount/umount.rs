@@ -1,4 +1,4 @@
-//! Detaching a mount: umount2(2), or fusermount3 for a user who may not.
+//! Detaches a mount by umount2(2), or by fusermount3 for a user who may not call that.
 
 use std::path::{Path, PathBuf};
 
@@ -10,24 +10,25 @@ use super::fusermount;
 /// What to do about programs that still use the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnmountMode {
-    /// Fail if there are any.
+    /// Fail if a program uses the mount.
     Plain,
-    /// Take the mount out of the tree now; it ends when they are done.
+    /// Detach the mount now; it ends when the last program is done.
     Lazy,
-    /// As `Lazy`, and abort what they are waiting for. For a mount whose server no longer answers.
+    /// Detach as `Lazy` does, and abort the requests for which programs wait. For a mount whose server no longer
+    /// answers.
     Force,
 }
 
-/// Why a mount stays.
+/// Why an unmount failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
-    /// Nothing is mounted there.
+    /// Nothing is mounted on the directory.
     #[error("nothing is mounted on {0}")]
     NotMounted(PathBuf),
-    /// Programs have files open or their working directory on it.
+    /// Programs have files open or their working directory on the mount.
     #[error("{0} is in use; `fuser -vm {0}` lists who uses it")]
     Busy(PathBuf),
-    /// Anything else.
+    /// Any other reason.
     #[error("cannot unmount {dir}: {reason}")]
     Failed {
         /// The mount point.
@@ -37,7 +38,7 @@ pub enum UnmountError {
     },
 }
 
-/// Whether a Varve is mounted on `dir`.
+/// Returns whether a Varve file system is mounted on `dir`.
 fn is_there(dir: &Path) -> bool {
     super::find_mounts().is_ok_and(|mounts| mounts.iter().any(|mount| mount.dir == dir))
 }
@@ -52,7 +53,7 @@ pub fn unmount(dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
         Err(Errno::PERM) => {
             fusermount::unmount(dir, mode != UnmountMode::Plain).map_err(|reason| match reason {
                 _ if reason.contains("busy") => UnmountError::Busy(dir.to_path_buf()),
-                // Its table has the mounts of others under other names.
+                // The helper's table lists mounts of other users under other names.
                 _ if reason.contains("not found in") && is_there(dir) => {
                     failed("another user has mounted it".to_owned())
                 }

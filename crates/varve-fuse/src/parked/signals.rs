@@ -1,23 +1,23 @@
-//! Which signals end the wait of the thread that has got them.
+//! Decides which signals end the wait of a thread.
 //!
-//! The kernel tells of the first signal of a waiting thread, whichever it is. Those of timers, of children and of the like come to
-//! programs at any time, and few of them expect that opening a file fails because of one. So a wait goes on until there is a
-//! signal that is to end the program: one that the kernel will end it by, which it then makes a SIGKILL for each of its threads, or
-//! one of those that people send to that end.
+//! The kernel reports the first signal of a waiting thread, whichever it is. Signals of timers or children come at
+//! any time, and few programs expect that an open fails because of one. So a wait goes on until there is a signal
+//! that will end the program. Either the kernel will end it by this signal, and then sends a SIGKILL to each of its
+//! threads, or it is one of the signals that people send to end a program.
 //!
 //! Source: proc_pid_status(5); `complete_signal` in the kernel's kernel/signal.c.
 
-/// What people send to end a program.
+/// The signals that people send to end a program.
 const ENDING: [i32; 5] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGKILL];
 
-/// Whether the thread `thread` is to end; also if that is not to be known.
+/// Returns whether a signal will end the thread `thread`. True also if that cannot be found out.
 #[allow(clippy::disallowed_methods, reason = "threads belong to the machine")]
 pub(super) fn is_to_end(thread: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{thread}/status"))
         .map_or(true, |status| has_ending_signal(&status))
 }
 
-/// Whether one of the signals that end a thread of this status is about to be given to it.
+/// Returns whether a signal that ends the program is pending for a thread with this status.
 fn has_ending_signal(status: &str) -> bool {
     let mask = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

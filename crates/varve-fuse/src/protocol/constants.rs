@@ -30,7 +30,7 @@ macro_rules! opcodes {
             max
         };
 
-        /// The kernel's name of an operation.
+        /// Returns the kernel's name of an operation.
         pub(crate) fn opcode_name(opcode: u32) -> &'static str {
             match opcode {
                 $($name => stringify!($name),)*

@@ -4,8 +4,13 @@
 //! offset 0 len u32 | 4 error i32 (negative errno or 0) | 8 unique u64 | 16 the operation's own structure
 //! ```
 //!
-//! A [`Reply`] is one buffer that a reader thread uses for all its answers: started with
-//! [`Reply::clear`], filled by the encoders, and completed with its header by [`Reply::finish`].
+//! A [`Reply`] is one buffer that a reader thread uses for all its answers:
+//!
+//! 1. [`Reply::clear`] starts an answer.
+//! 2. The encoders append the body.
+//! 3. [`Reply::finish`] writes the header.
+//!
+//! Invariant: the length in the header is the length of the whole answer.
 
 use std::time::Duration;
 
@@ -58,7 +63,7 @@ pub(crate) struct OpenOut {
     pub(crate) backing: Option<i32>,
 }
 
-/// What precedes the answer to request `unique`, with `body` bytes after it. `errno` is 0 or positive.
+/// Returns what precedes the answer to request `unique`, with `body` bytes after it. `errno` is 0 or positive.
 pub(crate) fn header(unique: u64, errno: i32, body: usize) -> [u8; HEADER_BYTES] {
     let len = u32::try_from(HEADER_BYTES + body).unwrap_or(u32::MAX);
     let mut header = [0; HEADER_BYTES];
@@ -90,12 +95,12 @@ impl Reply {
         self.bytes.len() - HEADER_BYTES
     }
 
-    /// What was filled in.
+    /// Returns what was filled in.
     pub(crate) fn body(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// The whole answer to request `unique`.
+    /// Returns the whole answer to request `unique`.
     pub(crate) fn finish(&mut self, unique: u64) -> &[u8] {
         let header = header(unique, 0, self.body_len());
         self.bytes[..HEADER_BYTES].copy_from_slice(&header);

@@ -6,9 +6,12 @@
 //!        ... extensions
 //! ```
 //!
-//! Names end with a NUL. Nothing is copied. Whatever the bytes, the decoder answers with a request or a
-//! [`DecodeError`]; what a value means is for others to judge, except that a time's nanoseconds must be
-//! less than a second. Fields nobody here needs are skipped.
+//! 1. [`Header::decode`] checks the length and separates the body.
+//! 2. [`Request::decode`] decodes the body by the opcode. It skips fields that this program does not need.
+//!
+//! Invariants: for any bytes the decoder returns a request or a [`DecodeError`]. It copies no bytes: names, which end
+//! with a NUL, and data stay in the buffer. It checks no values, except that the nanoseconds of a time must be less
+//! than a second.
 //!
 //! The fuzz target `fuse_request` builds this file and `constants` by themselves.
 
@@ -45,7 +48,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header and the operation's own bytes, without extensions.
+    /// Returns the header and the operation's own bytes, without extensions.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Header, &[u8])> {
         let mut fields = Fields(bytes);
         let _len = fields.u32()?;
@@ -93,7 +96,8 @@ pub(crate) struct SetAttrIn {
 }
 
 impl SetAttrIn {
-    /// Whether it cuts or extends an open file and nothing else, as ftruncate(2) does: whoever opened it to write may.
+    /// Returns whether it cuts or extends an open file and nothing else, as ftruncate(2) does: a program that has
+    /// opened it for writing may do this.
     pub(crate) fn is_cut_of_open_file(&self) -> bool {
         let SetAttrIn { mode, uid, gid, size, atime, mtime, kill_set_id: _, has_handle } = *self;
         let others = (mode, uid, gid, atime, mtime);
@@ -290,7 +294,7 @@ pub(crate) enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The request whose header says `opcode`.
+    /// Returns the request whose header says `opcode`.
     pub(crate) fn decode(opcode: u32, body: &'a [u8]) -> Result<Request<'a>> {
         let mut f = Fields(body);
         Ok(match opcode {
@@ -407,7 +411,7 @@ impl<'a> Fields<'a> {
         Ok(bytes)
     }
 
-    /// The bytes before the next NUL.
+    /// Returns the bytes before the next NUL.
     fn name(&mut self) -> Result<&'a [u8]> {
         let end = self.0.iter().position(|&byte| byte == 0).ok_or(DecodeError::Truncated)?;
         let (name, rest) = self.0.split_at(end);

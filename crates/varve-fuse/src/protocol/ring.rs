@@ -44,7 +44,7 @@ pub(crate) fn command(queue: u16, commit_id: u64) -> [u8; COMMAND_BYTES] {
     command
 }
 
-/// The number by which the kernel finds the request again; also the request's own.
+/// Returns the number by which the kernel finds the request again; also the request's own.
 pub(crate) fn commit_id(entry: &[u8]) -> Result<u64, DecodeError> {
     array(entry, COMMIT_ID).map(u64::from_ne_bytes)
 }

@@ -9,19 +9,20 @@ use std::io;
 pub(crate) enum Policy {
     /// As threads usually do.
     Other = libc::SCHED_OTHER,
-    /// With its fair share, but without interrupting whoever runs when it is woken.
+    /// With its fair share, but without interrupting the running thread when it wakes.
     Batch = libc::SCHED_BATCH,
-    /// When nobody else wants it, nearly. A CPU that runs only such threads counts as idle where the scheduler looks for one.
+    /// Almost only when no other thread wants the CPU. A CPU that runs only such threads counts as idle when the
+    /// scheduler looks for one.
     Idle = libc::SCHED_IDLE,
 }
 
-/// Has the calling thread run under `policy`, whatever the thread ran under that started it.
+/// Makes the calling thread run under `policy`, whatever the policy of the thread that started it.
 pub(crate) fn set_own(policy: Policy) -> io::Result<()> {
     // 0 is the calling thread.
     set(0, policy)
 }
 
-/// Has the thread `tid` run under `policy`.
+/// Makes the thread `tid` run under `policy`.
 pub(crate) fn set(tid: libc::pid_t, policy: Policy) -> io::Result<()> {
     // SAFETY: a structure of integers, for all of which zero is a value; on some systems it has more fields
     // than the priority, which is 0 for these policies.
@@ -33,7 +34,7 @@ pub(crate) fn set(tid: libc::pid_t, policy: Policy) -> io::Result<()> {
     }
 }
 
-/// That of the calling thread, as sched(7) numbers them.
+/// Returns the policy of the calling thread, by its number in sched(7).
 pub(crate) fn own() -> io::Result<libc::c_int> {
     // SAFETY: takes no pointer.
     match unsafe { libc::sched_getscheduler(0) } {

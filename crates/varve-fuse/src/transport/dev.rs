@@ -1,9 +1,9 @@
-//! Requests over the descriptor of /dev/fuse: a read takes one, a write answers it.
+//! Takes requests from the descriptor of /dev/fuse by reads, and answers them by writes.
 //!
-//! [`read_and_serve`] serves everything, on as many threads as there are readers. [`read_the_rest`] serves
-//! what the kernel does not send through rings when there are some: FORGET, which nobody waits for, and
-//! INTERRUPT. It lets them gather, so that it is not woken for each: removing many files would otherwise
-//! wake it once a file.
+//! [`read_and_serve`] serves all requests, on as many threads as there are readers. Beside rings [`read_the_rest`]
+//! serves the requests that the kernel does not send through them: FORGET, which no program waits for, and INTERRUPT.
+//! It lets them gather, so that each does not wake it: the removal of many files would otherwise wake it once for
+//! each file.
 
 use std::io;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(super) fn read_and_serve(
     Ok(false)
 }
 
-/// Serves what comes from `device` while rings serve the rest.
+/// Serves the requests from `device` while rings serve all others.
 pub(super) fn read_the_rest(adapter: &Adapter, device: &Device) -> io::Result<()> {
     let origin = Origin::Device(device.clone());
     // The kernel asks for room for the largest write, although none comes here.

@@ -1,44 +1,45 @@
-//! Requests that are answered only when others have been.
+//! Limits how many requests of a ring wait for other requests.
 //!
-//! A ring has so many entries ([`ENTRIES`]), and a request keeps its own until it is answered. If those of all entries waited for
-//! other requests of the same CPU, these would never come. So of each ring some may wait, and what comes beyond them is
-//! refused at once ([`crate::transport::Origin::hold`]):
+//! A ring has a fixed number of entries ([`ENTRIES`]), and a request keeps its entry until it is answered. If the
+//! requests of all entries waited for other requests of the same CPU, these would never arrive. So only some requests
+//! of each ring may wait, and one more is refused at once ([`crate::transport::Origin::hold`]):
 //!
-//! | wait for | entries, at most |
+//! | wait for | most entries |
 //! | --- | --- |
-//! | locks of transactions, whoever lets go of them | [`FOR_LOCKS_MAX`] |
-//! | what is done by requests to this mount: views that are mounted, transactions that end | [`FOR_THE_MOUNT_MAX`] |
-//! | nobody, or syncs, which wait for nobody | the others |
+//! | the release of locks of transactions | [`FOR_LOCKS_MAX`] |
+//! | work that needs requests to this mount: the mount of a view, the end of a transaction | [`FOR_THE_MOUNT_MAX`] |
+//! | nothing, or a sync, which needs no other request | all others |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::waiters::ASKED_WAITS_MAX;
 
-/// Requests of one CPU that may be under way at one time; further ones wait in the kernel.
+/// The most requests of one CPU under way at one time; further ones wait in the kernel.
 pub(super) const ENTRIES: usize = 64;
 const FOR_LOCKS_MAX: usize = 24;
 const FOR_THE_MOUNT_MAX: usize = 32;
 const _: () = assert!(FOR_LOCKS_MAX + FOR_THE_MOUNT_MAX < ENTRIES);
-const _: () = assert!(ASKED_WAITS_MAX < FOR_THE_MOUNT_MAX, "who is waited for has an entry");
+const _: () =
+    assert!(ASKED_WAITS_MAX < FOR_THE_MOUNT_MAX, "the requests that others wait for have entries");
 
-/// For what a request is kept without an answer.
+/// What a held request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// Somebody lets go of locks.
+    /// A transaction releases locks.
     Unlocked,
-    /// A thread has done something that takes requests to this mount.
+    /// A thread has finished work that needs requests to this mount.
     Asked,
 }
 
-/// Counts the entries of one ring whose requests are kept.
+/// Counts the entries of one ring whose requests are held.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     for_locks: AtomicUsize,
     for_the_mount: AtomicUsize,
 }
 
-/// A request is kept, until this is dropped.
+/// Holds a request until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold(Option<(Arc<Held>, Until)>);
 
@@ -50,7 +51,7 @@ impl Held {
         }
     }
 
-    /// Keeps one more, unless too many are kept already.
+    /// Holds one more request, unless too many are held already.
     pub(super) fn hold(self: &Arc<Self>, until: Until) -> Option<Hold> {
         let (count, max) = self.of(until);
         let more = |count| (count < max).then_some(count + 1);
@@ -60,7 +61,7 @@ impl Held {
 }
 
 impl Hold {
-    /// Of a request that takes nothing from others.
+    /// A hold on a request that takes no entry from others.
     pub(super) fn free() -> Hold {
         Hold(None)
     }

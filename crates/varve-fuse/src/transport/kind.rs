@@ -1,4 +1,4 @@
-//! The two ways by which requests travel, and why one of them is not there.
+//! The two ways by which requests travel, and why rings are not available.
 
 use std::fmt;
 use std::io;
@@ -24,10 +24,10 @@ impl fmt::Display for Transport {
 /// Why there are no rings.
 #[derive(Debug, thiserror::Error)]
 pub enum NoUring {
-    /// The kernel has not the feature, or it is switched off.
+    /// The kernel lacks the feature, or it is switched off.
     #[error("this kernel does not offer FUSE over io_uring")]
     NotOffered,
-    /// The process may not have, or has not the means for, a ring for each CPU.
+    /// The process cannot make a ring for each CPU.
     #[error("no io_uring for each CPU: {0}")]
     Refused(io::Error),
 }

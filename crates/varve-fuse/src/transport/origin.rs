@@ -1,4 +1,4 @@
-//! Where a request came from, and so where its answer goes.
+//! Where a request came from, which is where its answer goes.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::answer::Answer;
 use crate::device::Device;
 use crate::protocol::reply::Reply;
 
-/// Where a request came from. It may be kept by a thread that answers later.
+/// Where a request came from. A thread that answers later keeps this.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
     /// Read from the descriptor.
     Device(Device),
     /// From an entry of a ring.
     Ring {
-        /// The connection's descriptor.
+        /// The descriptor of the connection.
         device: Device,
-        /// Takes answers to the thread of the ring.
+        /// Carries answers to the thread of the ring.
         mailbox: Arc<Mailbox>,
-        /// Which entries of the ring are kept.
+        /// Counts the entries of the ring whose requests are held.
         held: Arc<Held>,
         /// The entry.
         entry: usize,
@@ -29,23 +29,24 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// The connection's descriptor.
+    /// Returns the descriptor of the connection.
     pub(crate) fn device(&self) -> &Device {
         match self {
             Origin::Device(device) | Origin::Ring { device, .. } => device,
         }
     }
 
-    /// Keeps the request without an answer as long as what this gives is there; `None` if that would be one too many.
+    /// Holds the request without an answer until the returned hold is dropped; `None` if too many are held already.
     pub(crate) fn hold(&self, until: Until) -> Option<Hold> {
         match self {
-            // Whoever reads the descriptor takes the next request into the same memory.
+            // A reader of the descriptor uses the same memory for the next request.
             Origin::Device(_) => Some(Hold::free()),
             Origin::Ring { held, .. } => held.hold(until),
         }
     }
 
-    /// Answers request `unique`, from any thread of a descriptor, and from another than that of the ring it came from.
+    /// Answers request `unique`. Any thread may call this for a request from the descriptor; for a request from a
+    /// ring, any thread except the ring's own.
     pub(crate) fn reply(&self, unique: u64, answer: Answer, reply: &mut Reply) {
         match (self, answer) {
             (_, Answer::Later) => {}

@@ -1,19 +1,19 @@
-//! FUSE over io_uring: each CPU has a queue, each queue a ring and a thread pinned to the CPU.
+//! FUSE over io_uring: each CPU has a queue, and each queue has a ring and a thread pinned to the CPU.
 //!
-//! 1. Before the handshake is answered [`queues`] makes a ring for every CPU that the machine may ever have;
-//!    the kernel sends nothing before all of them are served.
-//! 2. Each queue's thread registers its entries ([`Queue::serve`]). A request goes to the queue of the CPU on
-//!    which its caller runs, so the caller's CPU serves it and nobody else is woken.
-//! 3. The thread takes a request out of its entry, has it served, puts the answer into the entry and commits
-//!    it; the same system call waits for the next request.
+//! 1. Before the answer to the handshake [`queues`] makes a ring for every CPU that the machine may ever have. The
+//!    kernel sends no request before all of them are served.
+//! 2. Each queue's thread registers its entries ([`Queue::serve`]). A request goes to the queue of the CPU on which
+//!    its caller runs, so this CPU serves it and no other is woken.
+//! 3. The thread takes a request out of its entry, serves it, puts the answer into the entry and commits it. The same
+//!    system call waits for the next request.
 //! 4. An answer that comes from another thread goes through the queue's mailbox (`mailbox`).
 //! 5. The connection ends with ENOTCONN in every entry.
 //!
 //! FORGET and INTERRUPT still come from /dev/fuse, where a reader of `dev` takes them.
 //!
-//! Memory: of an entry only the pages that requests have touched are backed, and of what large requests have
-//! touched a queue gives back what is beyond [`backing::BACKED_BYTES_MAX`]: at most 2 MiB for each queue that is
-//! busy with large requests, some 100 KiB for one that serves names and attributes.
+//! Invariant: an entry has memory only for the pages that requests have touched, and a queue gives back what is
+//! beyond [`backing::BACKED_BYTES_MAX`]. So a queue that is busy with large requests has at most 2 MiB, and one that
+//! serves names and attributes some 100 KiB.
 //!
 //! Source: the kernel's Documentation/filesystems/fuse/fuse-io-uring.rst and fs/fuse/dev_uring.c.
 
@@ -45,7 +45,7 @@ use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
 use crate::protocol::ring as layout;
 
-/// The CPUs that the machine may ever have, in the kernel's words ("0-3" or "0,2-5").
+/// The file with the CPUs that the machine may ever have, as a list such as "0-3" or "0,2-5".
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 
 /// One queue: the requests of one CPU.
@@ -58,7 +58,7 @@ pub(crate) struct Queue {
     backing: Backing,
 }
 
-/// The queues of a connection, one for every possible CPU.
+/// Makes the queues of a connection, one for every possible CPU.
 pub(super) fn queues(device: &Device) -> io::Result<Vec<Queue>> {
     let text = std::fs::read_to_string(POSSIBLE_CPUS)
         .map_err(|err| io::Error::other(format!("{POSSIBLE_CPUS}: {err}")))?;
@@ -67,12 +67,12 @@ pub(super) fn queues(device: &Device) -> io::Result<Vec<Queue>> {
     (0..cpus).map(|cpu| Queue::new(device, cpu)).collect()
 }
 
-/// Whether the kernel that was told of rings serves by them: it may have been switched off since it offered them.
+/// Returns whether the kernel uses the rings that the answer asked for. They may have been switched off after the offer.
 pub(super) fn is_taken(device: &Device) -> io::Result<bool> {
     ring::takes_commands(device)
 }
 
-/// How many CPUs a list in the kernel's form has.
+/// Returns how many CPUs a list in the kernel's form has.
 fn count_cpus(text: &str) -> Option<u16> {
     text.trim().split(',').try_fold(0_u16, |count, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -93,7 +93,7 @@ impl Queue {
         Ok(Queue { cpu, ring: Ring::new(device, cpu)?, mailbox, origins, backing: Backing::new() })
     }
 
-    /// The CPU whose requests come here.
+    /// Returns the CPU whose requests come to this queue.
     pub(super) fn cpu(&self) -> usize {
         usize::from(self.cpu)
     }
@@ -124,7 +124,7 @@ impl Queue {
                         self.ring.watch(self.mailbox.wakes())?;
                     }
                     Arrival::Refused(_, libc::ENOTCONN | libc::ECONNABORTED) => return Ok(()),
-                    // The request was given up meanwhile, as happens when the connection is being aborted.
+                    // The kernel has dropped the request meanwhile, for example because the connection was aborted.
                     Arrival::Refused(_, libc::ENOENT | libc::ECANCELED) if entries > 1 => {
                         entries -= 1;
                     }
@@ -132,7 +132,7 @@ impl Queue {
                     Arrival::Refused(_, errno) => return Err(io::Error::from_raw_os_error(errno)),
                 }
                 if rest > 0 && awaited {
-                    // An answer does not wait for the next request's.
+                    // An answer does not wait for the next request.
                     self.ring.submit()?;
                     awaited = false;
                 }
@@ -140,7 +140,7 @@ impl Queue {
         }
     }
 
-    /// Serves the request in `entry`; whether a program waits for the answer.
+    /// Serves the request in `entry`. Returns whether a program waits for the answer.
     fn serve_one(
         &mut self,
         (adapter, meter): (&Adapter, &mut Meter<'_>),
@@ -158,7 +158,9 @@ impl Queue {
                 (header.opcode, answered)
             }
             Err(_) => {
-                log::error!("a ring entry whose lengths do not fit");
+                log::error!(
+                    "the kernel has put a request with impossible lengths into a ring entry"
+                );
                 (0, Answer::Errno(libc::EIO))
             }
         };
@@ -176,13 +178,13 @@ impl Queue {
         self.backing.touch(entry, layout::payload_len(bytes).max(body.len()));
         if layout::answer(bytes, unique, errno, body).is_err() {
             log::error!("an answer of {} bytes is too long for a ring entry", body.len());
-            // Without a body it fits.
+            // An answer without a body fits.
             let _ = layout::answer(bytes, unique, libc::EIO, &[]);
         }
         self.ring.commit(entry, unique)
     }
 
-    /// Gives back memory of entries whose answer has gone, but none that a request has just arrived in.
+    /// Gives back memory of entries whose answer has gone, except entries in which a request has just arrived.
     fn shrink(&mut self, arrivals: &[Arrival]) {
         for (entry, keep) in
             self.backing.surplus(|entry| arrivals.contains(&Arrival::Request(entry)))
@@ -193,7 +195,7 @@ impl Queue {
 }
 
 impl Mailbox {
-    /// Answers the request in `entry` from another thread.
+    /// Sends the answer of another thread for the request in `entry`.
     pub(crate) fn answer(&self, entry: usize, unique: u64, errno: i32, body: Bytes) {
         self.post(LateAnswer { entry, unique, errno, body });
     }

@@ -1,4 +1,4 @@
-//! Whether the machine has CPUs to spare.
+//! Finds out whether the machine has CPU time to spare.
 
 use std::fs::File;
 use std::io;
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::times::read;
 
-/// Over how long it is seen whether CPUs are idle: their times are told in hundredths of a second.
+/// The span over which idle time is measured. The kernel counts it in hundredths of a second.
 const SLACK_TIME: Duration = Duration::from_millis(200);
 
-/// Of all CPUs together. Those that wait for a device count as idle.
+/// The idle time of all CPUs together. A CPU that waits for a device counts as idle.
 #[derive(Debug)]
 pub(super) struct Slack {
-    /// `None` if it cannot be read: then there is none.
+    /// `None` if the times cannot be read: then there is no slack.
     stat: Option<File>,
     spent: Spent,
     looked_at: Instant,
@@ -27,7 +27,7 @@ struct Spent {
 }
 
 impl Slack {
-    /// It is taken to be there until [`SLACK_TIME`] has passed.
+    /// Begins to measure. Reports slack until [`SLACK_TIME`] has passed, if the times can be read.
     pub(super) fn new() -> Slack {
         let stat = File::open("/proc/stat").ok();
         let spent = stat.as_ref().and_then(|stat| Spent::read(stat).ok());
@@ -39,7 +39,7 @@ impl Slack {
         }
     }
 
-    /// Whether there was some in the last span between looks that is [`SLACK_TIME`] or longer.
+    /// Returns whether there was slack in the last span between looks of [`SLACK_TIME`] or longer.
     pub(super) fn look(&mut self, now: Instant) -> bool {
         let Some(stat) = &self.stat else { return false };
         if now.duration_since(self.looked_at) >= SLACK_TIME {
@@ -52,7 +52,7 @@ impl Slack {
 }
 
 impl Spent {
-    /// A tenth of all CPUs' time.
+    /// Returns whether a tenth of the time of all CPUs was idle.
     fn is_slack_since(self, before: Spent) -> bool {
         10 * self.idle.saturating_sub(before.idle) > self.all.saturating_sub(before.all)
     }
@@ -61,8 +61,8 @@ impl Spent {
         Spent::parse(&read::<256>(stat)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The first line: `cpu`, then user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in user and
-    /// nice already (proc(5)).
+    /// Parses the first line: `cpu`, then user, nice, system, idle, iowait, irq, softirq, steal. The numbers after
+    /// these are part of user and nice already (proc(5)).
     fn parse(stat: &[u8]) -> Option<Spent> {
         let line = stat.split(|&byte| byte == b'\n').next()?;
         let numbers = std::str::from_utf8(line).ok()?.strip_prefix("cpu ")?;

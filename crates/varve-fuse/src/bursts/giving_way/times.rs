@@ -1,4 +1,4 @@
-//! How a thread that gives way gets on with its CPU, by what the scheduler says in /proc.
+//! Measures how much of its CPU a thread gets that gives way, from the scheduler's numbers in /proc.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Of one thread, from when it began to give way.
+/// The times of one thread since it began to give way.
 #[derive(Debug)]
 pub(super) struct Times {
     schedstat: File,
@@ -16,25 +16,25 @@ pub(super) struct Times {
     looked_at: Instant,
 }
 
-/// What a thread had since it began.
+/// The times of a thread since it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Had {
-    /// For a thread that runs just now it moves at ticks of the scheduler.
+    /// How long it ran. While the thread runs, the kernel updates this at ticks of the scheduler.
     ran: Duration,
-    /// How long it was ready before it ran; a wait counts when it is over.
+    /// How long it was ready before it ran. A wait counts when it is over.
     waited: Duration,
 }
 
 impl Times {
-    /// Of a thread of this process.
+    /// Begins to measure a thread of this process.
     pub(super) fn of(tid: libc::pid_t, now: Instant) -> io::Result<Times> {
         let (schedstat, stat) = (open(tid, "schedstat")?, open(tid, "stat")?);
         let had = Had::read(&schedstat)?;
         Ok(Times { schedstat, stat, had, looked_at: now })
     }
 
-    /// Whether it was ready for more than half of the time since the last call without running, or never ran and is ready, or that is not
-    /// to be told.
+    /// Returns whether the thread was ready without running for more than half of the time since the last call, or
+    /// never ran and is ready. True also if the times cannot be read.
     pub(super) fn was_kept(&mut self, now: Instant) -> bool {
         let Ok(had) = Had::read(&self.schedstat) else { return true };
         let waited = had.waited.saturating_sub(self.had.waited);
@@ -50,7 +50,7 @@ impl Had {
         Had::parse(&read::<64>(schedstat)?).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The first two numbers are nanoseconds (the kernel's Documentation/scheduler/sched-stats).
+    /// Parses the first two numbers, which are nanoseconds (the kernel's Documentation/scheduler/sched-stats).
     fn parse(schedstat: &[u8]) -> Option<Had> {
         let mut numbers = std::str::from_utf8(schedstat).ok()?.split_ascii_whitespace();
         let mut next = || Some(Duration::from_nanos(numbers.next()?.parse().ok()?));
@@ -58,7 +58,7 @@ impl Had {
     }
 }
 
-/// A file of a thread. Its path is made without memory of the allocator.
+/// Opens a file of a thread in /proc. Builds the path without the allocator.
 fn open(tid: libc::pid_t, name: &str) -> io::Result<File> {
     let mut path = [0; 64];
     let mut rest = &mut path[..];
@@ -67,19 +67,19 @@ fn open(tid: libc::pid_t, name: &str) -> io::Result<File> {
     File::open(OsStr::from_bytes(&path[..len]))
 }
 
-/// Whether a thread runs or would.
+/// Returns whether a thread runs or is ready to run.
 fn is_ready(stat: &File) -> bool {
     // Its id and its name of at most 15 bytes stand before the state.
     read::<64>(stat).is_ok_and(|stat| state(&stat) == Some(b'R'))
 }
 
-/// The state in a stat (proc(5)), which follows the name in parentheses, which may contain such.
+/// Returns the state in a stat (proc(5)). It follows the name in parentheses, and the name may contain parentheses.
 fn state(stat: &[u8]) -> Option<u8> {
     let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(end_of_name + 2).copied()
 }
 
-/// The beginning of a file of /proc as it is now, and blanks behind a shorter one.
+/// Reads the beginning of a file of /proc anew; pads a shorter one with blanks.
 pub(super) fn read<const N: usize>(file: &File) -> io::Result<[u8; N]> {
     let mut text = [0; N];
     let len = file.read_at(&mut text, 0)?;

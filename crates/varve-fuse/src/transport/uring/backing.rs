@@ -1,13 +1,13 @@
-//! How much memory stands behind the entries of a queue, and which entries give some back.
+//! Tracks how much memory the entries of a queue have, and which entries give some back.
 //!
-//! Backing a page and giving it back cost about as much as copying 16 KiB, so an entry keeps what its requests have touched for the
-//! next ones, until all entries together have more than [`BACKED_BYTES_MAX`].
+//! To get a page and to give it back costs about as much as to copy 16 KiB. So an entry keeps the memory that its
+//! requests have touched for the next ones, until all entries together have more than [`BACKED_BYTES_MAX`].
 
 use crate::transport::held::ENTRIES;
 
-/// What the payloads of all entries of a queue keep together, in bytes.
+/// The most bytes that the payloads of all entries of a queue keep together.
 pub(super) const BACKED_BYTES_MAX: usize = 2 << 20;
-/// What each entry keeps of its payload whatever the others have, in bytes.
+/// How many bytes of its payload each entry keeps, whatever the others have.
 const SMALL_PAYLOAD_BYTES: usize = 16 << 10;
 
 /// How far the payload of each entry has been touched.
@@ -31,8 +31,8 @@ impl Backing {
         self.total += more;
     }
 
-    /// If there is too much: which entries are to keep only their first so many bytes, the last ones first, until half of what is
-    /// allowed is left. None that is `busy`.
+    /// If the entries have too much memory, returns which of them must shrink and to how many bytes, the last entries
+    /// first, until half of the limit is left. Skips entries that are `busy`.
     pub(super) fn surplus(
         &mut self,
         busy: impl Fn(usize) -> bool,

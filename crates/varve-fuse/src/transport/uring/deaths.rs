@@ -1,13 +1,14 @@
-//! Connections that end before their process does, where a signal ends that.
+//! Ends connections before a signal ends the process.
 //!
-//! A thread takes the requests that the kernel has given to its ring when it next enters that, and one that ends before it has taken
-//! a request fails it with ECANCELED (`fuse_uring_send_in_task` in the kernel's fs/fuse/dev_uring.c), which no program takes for the end of a file
-//! system. When the connection ends first, what waits fails with ECONNABORTED, and what comes later with ENOTCONN. So:
+//! A thread takes the requests that the kernel has put into its ring when it next enters the ring. If the thread ends
+//! before that, such a request fails with ECANCELED (`fuse_uring_send_in_task` in the kernel's fs/fuse/dev_uring.c),
+//! which no program takes for the end of a file system. If the connection ends first, waiting requests fail with
+//! ECONNABORTED, and later ones with ENOTCONN. So:
 //!
-//! 1. [`Deaths::note`] puts the control of a connection where the handler finds it, and sets the handler of each signal that would end
-//!    the process.
-//! 2. The handler ends each connection, lets the threads take what they were given ([`SETTLING_NANOS`]), and has done what would have
-//!    been done without it.
+//! 1. [`Deaths::note`] stores the control of a connection for the handler, and sets the handler of each signal that
+//!    would end the process.
+//! 2. The handler ends each connection, gives the threads time to take their requests ([`SETTLING_NANOS`]), and then
+//!    lets the signal do what it would have done.
 //!
 //! SIGKILL has no handler.
 #![allow(
@@ -19,8 +20,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// Signals that end a process, but for those that are asked of it (SIGTERM, SIGINT, SIGHUP), that Rust ignores (SIGPIPE), and SIGBUS,
-/// which is a failing disk below.
+/// Signals that end a process, except those by which people ask it to end (SIGTERM, SIGINT, SIGHUP), the one that
+/// Rust ignores (SIGPIPE), and SIGBUS, which a failing disk below raises.
 const SIGNALS: [libc::c_int; 13] = [
     libc::SIGABRT,
     libc::SIGSEGV,
@@ -37,10 +38,10 @@ const SIGNALS: [libc::c_int; 13] = [
     libc::SIGPWR,
 ];
 
-/// The most connections; what comes beyond them ends as it does without this.
+/// The most connections. Further ones end without this care.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Twice as long as the kernel waits between two looks at what threads have taken (FUSE_URING_TEARDOWN_INTERVAL).
+/// Twice the interval at which the kernel looks at what threads have taken (FUSE_URING_TEARDOWN_INTERVAL).
 const SETTLING_NANOS: libc::c_long = 100_000_000;
 
 /// No descriptor.
@@ -48,13 +49,13 @@ const NONE: i32 = -1;
 
 static CONTROLS: [AtomicI32; CONNECTIONS_MAX] = [const { AtomicI32::new(NONE) }; CONNECTIONS_MAX];
 
-/// A handler may be using descriptors: none is closed from now on, or its number could be another file's.
+/// A handler is using descriptors, so none may be closed from now on: its number could become another file's.
 static IS_DYING: AtomicBool = AtomicBool::new(false);
 
-/// What was to be done at each signal before; `None` where that stays.
+/// The earlier action of each signal; `None` if it was left in place.
 static BEFORE: OnceLock<[Option<libc::sigaction>; SIGNALS.len()]> = OnceLock::new();
 
-/// A connection that ends before the process, until dropped.
+/// Registers a connection until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Deaths {
     slot: &'static AtomicI32,
@@ -62,7 +63,7 @@ pub(crate) struct Deaths {
 }
 
 impl Deaths {
-    /// For the connection that a byte written to `control` ends; `None` if there are too many.
+    /// Registers the connection that a byte written to `control` ends; `None` if there are too many.
     pub(crate) fn note(control: OwnedFd) -> Option<Deaths> {
         BEFORE.get_or_init(|| SIGNALS.map(handle));
         let number = control.as_raw_fd();
@@ -82,7 +83,8 @@ impl Drop for Deaths {
     }
 }
 
-/// Sets the handler of a signal, unless that is ignored or handled by somebody else than Rust; gives what was there before.
+/// Sets the handler of a signal, unless the signal is ignored or has a handler that is not Rust's. Returns the
+/// earlier action.
 fn handle(signal: libc::c_int) -> Option<libc::sigaction> {
     // SAFETY: all zeros is a valid value of this plain structure of C.
     let (mut ours, mut before): (libc::sigaction, libc::sigaction) =

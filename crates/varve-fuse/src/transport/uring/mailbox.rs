@@ -1,4 +1,4 @@
-//! Answers that other threads have for requests of one queue.
+//! Carries the answers of other threads to the thread of one queue.
 //!
 //! Only the queue's own thread may hand an answer to its ring (a request is bound to the ring that the
 //! entry was armed on). So another thread posts the answer here, and the first post since the last
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
-/// The answer to a request: an errno (0 if it went well) and what there is to say besides.
+/// The answer to a request: an errno (0 for success) and the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LateAnswer {
     pub(super) entry: usize,
@@ -31,18 +31,18 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// An empty one.
+    /// An empty mailbox.
     pub(super) fn new() -> io::Result<Mailbox> {
         let wakes = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Mailbox { posted: Mutex::new(Vec::new()), wakes })
     }
 
-    /// The descriptor that becomes readable when something is posted.
+    /// Returns the descriptor that becomes readable when an answer is posted.
     pub(super) fn wakes(&self) -> BorrowedFd<'_> {
         self.wakes.as_fd()
     }
 
-    /// Posts an answer; from any thread.
+    /// Posts an answer. Any thread may call this.
     pub(super) fn post(&self, answer: LateAnswer) {
         let mut posted = self.posted.lock();
         posted.push(answer);
@@ -53,10 +53,10 @@ impl Mailbox {
         }
     }
 
-    /// What has been posted since the last time.
+    /// Takes all answers that were posted since the last call.
     pub(super) fn take(&self) -> Vec<LateAnswer> {
         let mut posted = self.posted.lock();
-        // Empty already if the watch saw a wake that an earlier `take` has served.
+        // The eventfd is empty already if an earlier `take` has taken the answers of this wake.
         let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
         mem::take(&mut posted)
     }

@@ -35,11 +35,12 @@ use crate::transport::held::ENTRIES;
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 256 << 10;
 const ENTRY_BYTES: usize = LEAD_BYTES + PAYLOAD_BYTES_MAX;
 const MEMORY_BYTES: usize = ENTRIES * ENTRY_BYTES;
-/// Room for a submission of every entry and for the watch, to the next power of two.
+/// The length of the submission queue: one submission for every entry and one for the watch, rounded up to a power of
+/// two.
 const SUBMISSIONS: u32 = (ENTRIES + 1).next_power_of_two() as u32;
 /// How long the kernel is given to find memory.
 const MEMORY_WAIT: Duration = Duration::from_millis(1);
-/// Marks the completion of the watch, which is of no entry.
+/// Marks the completion of the watch, which belongs to no entry.
 const WATCH: u64 = u64::MAX;
 
 /// `enum fuse_uring_cmd`.
@@ -54,7 +55,7 @@ pub(super) enum Arrival {
     Request(usize),
     /// The kernel gave up the entry, with this errno.
     Refused(usize, i32),
-    /// The watched descriptor is readable. The watch has ended with this.
+    /// The watched descriptor is readable. This ends the watch.
     Watched,
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Ring {
     places: Vec<[libc::iovec; 2]>,
     device: Device,
     queue: u16,
-    /// Submissions prepared and not yet submitted.
+    /// The number of submissions that are prepared and not yet submitted.
     prepared: u32,
     enter_flags: EnterFlags,
 }
@@ -76,7 +77,7 @@ pub(super) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// The ring of queue number `queue` of the connection `device`, disabled until it is started.
+    /// Makes the ring of queue number `queue` of the connection `device`. The ring is disabled until it is started.
     pub(super) fn new(device: &Device, queue: u16) -> io::Result<Ring> {
         let mut builder = IoUring::<Entry128>::builder();
         builder.setup_r_disabled().setup_single_issuer().setup_defer_taskrun().setup_submit_all();
@@ -112,19 +113,19 @@ impl Ring {
         Ok(())
     }
 
-    /// Has a completion come once `descriptor` is readable. REQUIRES: it stays open.
+    /// Prepares a watch that completes when `descriptor` is readable. REQUIRES: the descriptor stays open.
     pub(super) fn watch(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         let readable = u32::try_from(libc::POLLIN).unwrap_or(1);
         let watch = opcode::PollAdd::new(types::Fd(descriptor.as_raw_fd()), readable);
         self.prepare(&watch.build().user_data(WATCH).into())
     }
 
-    /// The memory of an entry. REQUIRES: a request has arrived in it and is not committed.
+    /// Returns the memory of an entry. REQUIRES: a request has arrived in it and is not committed.
     pub(super) fn entry(&mut self, entry: usize) -> &mut [u8] {
         self.memory.entry(entry)
     }
 
-    /// Prepares the entry's answer to go and the next request to come.
+    /// Prepares the submission that sends the answer in an entry and fetches the next request.
     pub(super) fn commit(&mut self, entry: usize, unique: u64) -> io::Result<()> {
         let command = ring::command(self.queue, unique);
         let submission = self.command(COMMIT_AND_FETCH, entry, command, None);
@@ -244,7 +245,7 @@ impl Memory {
         unsafe { self.base.add(entry * ENTRY_BYTES) }
     }
 
-    /// Headers and payload of an entry, as the kernel is told of them.
+    /// Returns the pointers to the headers and to the payload of an entry, for its registration.
     fn places(&self, entry: usize) -> [libc::iovec; 2] {
         let start = self.start(entry);
         // SAFETY: an entry is longer than its lead.
@@ -278,8 +279,9 @@ impl Memory {
     }
 }
 
-/// Where in the memory of all entries the whole pages are that an entry has beyond the first `keep` bytes of its payload. What it shares
-/// a page with is another's, as where pages are larger than 4 KiB.
+/// Returns the range of the memory of all entries with the whole pages that an entry has beyond the first `keep`
+/// bytes of its payload. Where pages are larger than 4 KiB, a page that the entry shares with another is not in the
+/// range.
 fn pages_beyond(entry: usize, keep: usize, page_bytes: usize) -> Range<usize> {
     let start = entry * ENTRY_BYTES + LEAD_BYTES + keep;
     let end = (entry + 1) * ENTRY_BYTES;
