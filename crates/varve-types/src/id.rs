@@ -18,7 +18,7 @@ impl InodeId {
     /// others.
     pub const FIRST_MADE_UP: InodeId = InodeId(1 << 63);
 
-    /// The id with this number.
+    /// Returns the id with this number.
     pub const fn new(raw: u64) -> InodeId {
         InodeId(raw)
     }
@@ -45,7 +45,7 @@ impl SeqNo {
     /// Follows every write: a read at this number sees the newest state.
     pub const MAX: SeqNo = SeqNo(u64::MAX >> 8);
 
-    /// The sequence number with this value.
+    /// Returns the sequence number with this value.
     pub const fn new(raw: u64) -> SeqNo {
         SeqNo(raw)
     }
@@ -70,7 +70,7 @@ impl FileNo {
     /// Larger than any number that a store reaches in its life.
     pub const MAX: FileNo = FileNo(u64::MAX >> 8);
 
-    /// The file number with this value.
+    /// Returns the file number with this value.
     pub const fn new(raw: u64) -> FileNo {
         FileNo(raw)
     }
@@ -95,7 +95,7 @@ impl FileNo {
 pub struct FileSalt(u64);
 
 impl FileSalt {
-    /// The salt with this value.
+    /// Returns the salt with this value.
     pub const fn new(raw: u64) -> FileSalt {
         FileSalt(raw)
     }
@@ -112,7 +112,7 @@ impl FileSalt {
 pub struct SublevelId(u64);
 
 impl SublevelId {
-    /// The sub-level with this number.
+    /// Returns the sub-level with this number.
     pub const fn new(raw: u64) -> SublevelId {
         SublevelId(raw)
     }
@@ -131,7 +131,7 @@ const OF_BRANCH: u32 = 1 << 31;
 pub struct BranchId(u64);
 
 impl BranchId {
-    /// The branch with this number.
+    /// Returns the branch with this number.
     pub const fn new(raw: u64) -> BranchId {
         BranchId(raw)
     }
@@ -148,12 +148,12 @@ impl BranchId {
 pub struct KeyspaceId(u32);
 
 impl KeyspaceId {
-    /// The key space with this number.
+    /// Returns the key space with this number.
     pub const fn new(raw: u32) -> KeyspaceId {
         KeyspaceId(raw)
     }
 
-    /// The `n`-th key space for rows of branches; these key spaces have a count of their own.
+    /// Returns the `n`-th key space for rows of branches; these key spaces have a count of their own.
     pub const fn of_branch(n: u32) -> KeyspaceId {
         KeyspaceId(n | OF_BRANCH)
     }

@@ -11,7 +11,7 @@ impl Timestamp {
     /// 1970-01-01 00:00 UTC.
     pub const EPOCH: Timestamp = Timestamp { secs: 0, nanos: 0 };
 
-    /// The time `nanos` nanoseconds after `secs`; `None` if `nanos` is a second or more.
+    /// Returns the time `nanos` nanoseconds after `secs`; `None` if `nanos` is a second or more.
     pub const fn new(secs: i64, nanos: u32) -> Option<Timestamp> {
         if nanos < 1_000_000_000 { Some(Timestamp { secs, nanos }) } else { None }
     }
