@@ -1,7 +1,11 @@
-//! What a trace shows (Ren, thesis, 3.3 and 3.4; Sinnamohideen, thesis, 3.1.3).
+//! Computes the figures of a trace (Ren, thesis, 3.3 and 3.4; Sinnamohideen, thesis, 3.1.3).
 //!
-//! One pass, in the memory of the [`Tree`] and of the renames of one second. Time is cut into intervals, at most [`INTERVALS_MAX`]: when
-//! there are more, two become one.
+//! 1. [`Analysis`] takes one record after the other and updates the [`Tree`].
+//! 2. It counts the operation by kind, by interval, by depth and by the objects that it changes.
+//! 3. It compares each rename with the renames of the last second.
+//!
+//! Invariant: the memory is the one of the tree, of the renames of one second, and of at most [`INTERVALS_MAX`]
+//! intervals. When there are more intervals, two are merged into one.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -13,9 +17,9 @@ use crate::tree::{Distance, Tree};
 pub const INTERVALS_MAX: usize = 1440;
 /// The length of an interval to begin with, in microseconds.
 const INTERVAL_US: u64 = 1_000_000;
-/// Depths that are told apart; what is deeper counts as this deep.
+/// The number of depths that are counted; a deeper object counts with the last one.
 pub const DEPTH_MAX: usize = 64;
-/// Renames of one second conflict if they have something in common (table 3.2).
+/// The time within which two renames may conflict (table 3.2).
 const CONFLICT_US: u64 = 1_000_000;
 
 /// Operations by kind.
@@ -30,26 +34,27 @@ pub struct Scopes {
     pub parent_and_child: u64,
     /// A file and two directories near to each other: renames and links. Links to files whose directory is not known are here.
     pub near: [u64; 2],
-    /// A file and two directories that are not, or that are not known to be: renames and links.
+    /// A file and two directories that are not near, or not known to be near: renames and links.
     pub distant: [u64; 2],
 }
 
-/// Renames, and those that meet others (table 3.2 of Ren).
+/// Renames and their conflicts (table 3.2 of Ren).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renames {
-    /// Those that ended well.
+    /// The successful ones.
     pub all: u64,
-    /// Those between two directories.
+    /// The ones between two directories.
     pub across: u64,
-    /// Those within a second after another one of the same object, to the same name, or with one below what the other moves.
+    /// The ones that conflict with a rename in the second before: both move the same object or to the same name, or
+    /// one moves something below what the other moves.
     pub conflicts: u64,
 }
 
-/// What is known after some records.
+/// The figures after some records.
 pub struct Analysis {
-    /// The tree that they tell of.
+    /// The tree that the records imply.
     pub tree: Tree,
-    /// Operations by kind, failed ones too.
+    /// Operations by kind, including failed ones.
     pub counts: Counts,
     /// Operations that failed.
     pub failed: u64,
@@ -63,7 +68,7 @@ pub struct Analysis {
     pub intervals: Vec<Counts>,
     /// Operations of each kind by the depth of their objects (figure 3.8).
     pub depths: Vec<[u64; DEPTH_MAX + 1]>,
-    /// Operations by what they change together.
+    /// Operations by the objects that they change together.
     pub scopes: Scopes,
     /// Renames.
     pub renames: Renames,
@@ -88,7 +93,7 @@ impl Default for Analysis {
     }
 }
 
-/// Where the figures of a kind of operation stand.
+/// Returns the index of the figures of a kind of operation.
 fn place(op: Op) -> usize {
     op as usize - 1
 }
@@ -99,7 +104,7 @@ impl Analysis {
         self.counts.iter().sum()
     }
 
-    /// Learns from the next record.
+    /// Takes the next record.
     pub fn learn(&mut self, record: &Record) {
         if record.op == Op::Known {
             return self.tree.learn(record);
@@ -171,7 +176,7 @@ impl Analysis {
         }
     }
 
-    /// REQUIRES: the tree does not know of it yet.
+    /// REQUIRES: the tree has not taken this record yet.
     fn count_rename(&mut self, record: &Record) {
         self.renames.all += 1;
         self.renames.across += u64::from(record.dir != record.new_dir);
@@ -191,12 +196,12 @@ impl Analysis {
 struct Rename {
     at_us: u64,
     object: Option<u64>,
-    /// The directories that it is in and goes to, and all above them.
+    /// The directories of its old and new name, and all directories above them.
     above: Vec<u64>,
     target: Option<(u64, Vec<u8>)>,
 }
 
-/// The renames of the last second, and how many of them have what.
+/// The renames of the last second, with counts for finding conflicts.
 #[derive(Default)]
 struct Recent {
     renames: VecDeque<Rename>,
@@ -219,7 +224,7 @@ fn take<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: &K) {
 }
 
 impl Recent {
-    /// Adds a rename, and says whether it conflicts with one of the second before it.
+    /// Adds a rename. Returns whether it conflicts with one of the second before it.
     fn meets(&mut self, rename: Rename) -> bool {
         while let Some(old) = self.renames.front()
             && old.at_us.saturating_add(CONFLICT_US) < rename.at_us

@@ -1,4 +1,4 @@
-//! A trace as a file or stream.
+//! The format of a trace in a file or stream.
 //!
 //! ```text
 //! trace    8 bytes "varvetrc", u8 version: 1, then frames
@@ -9,8 +9,14 @@
 //!               8      n  content: varint time of the first record in microseconds since 1970, then records
 //! ```
 //!
-//! Numbers are little-endian. Records are in the order of their times; a record that comes late gets the time of the one before it. A
-//! trace ends with its last whole frame: what a recorder was writing when it was killed is no error, but [`Reader::is_cut`] says so.
+//! Integers are little-endian.
+//!
+//! 1. A [`Writer`] collects records and writes a frame when it is full.
+//! 2. A [`Reader`] checks one frame after the other and returns its records.
+//!
+//! Invariants: records are in the order of their times; a late record gets the time of the one before it. A trace
+//! ends with its last whole frame. An incomplete frame at the end, which a killed recorder leaves, is no error, but
+//! [`Reader::is_cut`] reports it.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -19,7 +25,7 @@ use varve_schema::{DecodeError, put_varint};
 
 use crate::record::Record;
 
-/// How every trace begins.
+/// The bytes at the beginning of every trace.
 const MAGIC: [u8; 8] = *b"varvetrc";
 /// The version of the format.
 const VERSION: u8 = 1;
@@ -27,7 +33,7 @@ const VERSION: u8 = 1;
 const FRAME_HEAD: u64 = 8;
 /// The most bytes of a frame's content.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
-/// A frame is written when it has so many bytes.
+/// The length at which a frame is written, in bytes.
 const CONTENT_BYTES: usize = 64 << 10;
 
 /// Why a trace cannot be read.
@@ -36,13 +42,15 @@ pub enum TraceError {
     /// The storage or the stream failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is something else.
-    #[error("this is no trace: it does not begin with \"varvetrc\"")]
+    /// It is not a trace.
+    #[error("this is not a trace: it does not begin with \"varvetrc\"")]
     NoTrace,
-    /// A later program made it.
-    #[error("this is a trace of version {0}, and this program reads version 1; use a later one")]
+    /// A newer program wrote it.
+    #[error(
+        "this is a trace of version {0}, and this program reads version 1; use a newer program"
+    )]
     Version(u8),
-    /// Its bytes are not those that were written.
+    /// Its bytes are damaged.
     #[error("frame {frame} at offset {offset} is damaged: {what}; the records before it are whole")]
     Damaged {
         /// The number of the frame, from 0.
@@ -52,7 +60,7 @@ pub enum TraceError {
         /// What is wrong.
         what: String,
     },
-    /// A line of another format cannot be understood.
+    /// A line of an imported log cannot be parsed.
     #[error("line {line}: {what}")]
     Line {
         /// Its number, from 1.
@@ -83,7 +91,7 @@ impl<W: Write> Writer<W> {
         Ok(Writer { out, content: Vec::new(), frame: 0, before_us: 0 })
     }
 
-    /// Appends a record. It is written with the others of its frame, at the latest by [`Writer::flush`].
+    /// Appends a record. The writer writes it with the rest of its frame, at the latest in [`Writer::flush`].
     pub fn put(&mut self, record: &Record) -> io::Result<()> {
         if self.content.is_empty() {
             self.before_us = self.before_us.max(record.at_us);
@@ -108,13 +116,13 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes all records that were put, and gives back what they are written to.
+    /// Writes all appended records and returns the underlying writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.flush()?;
         Ok(self.out)
     }
 
-    /// Writes all records that were put.
+    /// Writes all appended records.
     pub fn flush(&mut self) -> io::Result<()> {
         self.end_frame()?;
         self.out.flush()
@@ -127,14 +135,14 @@ pub struct Reader<R: Read> {
     frame: u64,
     /// Where the next frame begins.
     offset: u64,
-    /// The records of the present frame that were not given yet, last one first.
+    /// The remaining records of the present frame, the last one first.
     records: Vec<Record>,
     is_cut: bool,
     has_ended: bool,
 }
 
 impl<R: Read> Reader<R> {
-    /// Begins to read.
+    /// Begins to read a trace.
     pub fn new(mut input: R) -> Result<Reader<R>, TraceError> {
         let mut head = [0; MAGIC.len() + 1];
         input.read_exact(&mut head).map_err(|error| match error.kind() {
@@ -151,7 +159,7 @@ impl<R: Read> Reader<R> {
         Ok(Reader { input, frame: 0, offset, records, is_cut, has_ended })
     }
 
-    /// Whether the trace ended in the middle of a frame, whose records are missing.
+    /// Returns whether the trace ended in the middle of a frame, whose records are missing.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -205,7 +213,7 @@ fn decode(content: &Bytes) -> Result<Vec<Record>, DecodeError> {
 impl<R: Read> Iterator for Reader<R> {
     type Item = Result<Record, TraceError>;
 
-    /// The next record. After an error there is none.
+    /// Returns the next record. After an error there is none.
     fn next(&mut self) -> Option<Result<Record, TraceError>> {
         while self.records.is_empty() && !self.has_ended {
             match self.next_frame() {

@@ -1,8 +1,9 @@
-//! Traces of what file systems were asked.
+//! Traces of the operations of file systems.
 //!
 //! 1. A trace comes from a recorder, from a log of another system ([`import`]), or from a generator (`varve-bench trace generate`).
-//! 2. It is kept as a compact file ([`Writer`], [`Reader`]; docs/format/trace.md), which names objects by numbers.
-//! 3. [`Tree`] finds out from it which directories and files there must have been, and [`Analysis`] what was asked of them.
+//! 2. A compact file stores it ([`Writer`], [`Reader`]; docs/format/trace.md) and names objects by numbers.
+//! 3. [`Tree`] derives the directories and files that must have existed, and [`Analysis`] counts the operations on
+//!    them.
 //!
 //! Sources: Ren, thesis, chapter 3.3 and 3.4; Sinnamohideen, thesis, chapter 3.
 

@@ -1,4 +1,4 @@
-//! One operation of a trace, and its bytes.
+//! One operation of a trace, and its encoding.
 //!
 //! ```text
 //! record   varint  microseconds since the record before it, or since the frame's time
@@ -9,11 +9,13 @@
 //!          ...     each of them, in this order: varints, names as varint length and bytes, the error as a varint errno
 //! ```
 //!
-//! Objects are numbers: inode numbers, hashes of file handles, or what an importer gave them. 64 has no bytes.
+//! Objects are numbers: inode numbers, hashes of file handles, or numbers that an importer chose.
+//!
+//! Invariant: the fields have this order, and flag 64 has no bytes.
 
 use varve_schema::{DecodeError, Reader, put_varint};
 
-/// What was asked for. The numbers are those of the format.
+/// A kind of operation. The values are part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Op {
@@ -21,9 +23,9 @@ pub enum Op {
     Lookup = 1,
     /// Attributes are read.
     Getattr = 2,
-    /// Attributes are changed, or the size is.
+    /// Attributes or the size are changed.
     Setattr = 3,
-    /// Permission is asked for.
+    /// Permissions are checked.
     Access = 4,
     /// A file is opened.
     Open = 5,
@@ -59,11 +61,11 @@ pub enum Op {
     Xattr = 20,
     /// Anything else.
     Other = 21,
-    /// Nothing was asked: the object is known to have this name in this directory.
+    /// No operation: the object is known to have this name in this directory.
     Known = 22,
 }
 
-/// All that can be asked for, in the order of the numbers.
+/// All operations, in the order of their numbers.
 pub const OPS: [Op; 21] = [
     Op::Lookup,
     Op::Getattr,
@@ -89,7 +91,7 @@ pub const OPS: [Op; 21] = [
 ];
 
 impl Op {
-    /// Its name, in lower case.
+    /// Returns its name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Op::Lookup => "lookup",
@@ -130,24 +132,24 @@ impl Op {
 pub struct Record {
     /// When it began.
     pub at_us: u64,
-    /// How long it took, 0 if that is not known.
+    /// How long it took; 0 if that is not known.
     pub took_us: u64,
-    /// The process or machine that asked.
+    /// The process or machine that made the call.
     pub client: u64,
-    /// What was asked for.
+    /// The kind of operation.
     pub op: Op,
-    /// What it was about: of [`Op::Lookup`] and those that make something, what was found or made; of [`Op::Link`], [`Op::Unlink`],
-    /// [`Op::Rmdir`] and [`Op::Rename`] what has the name.
+    /// The object: for [`Op::Lookup`] and operations that make something, what was found or made; for [`Op::Link`],
+    /// [`Op::Unlink`], [`Op::Rmdir`] and [`Op::Rename`], what has the name.
     pub object: Option<u64>,
     /// The directory that the name is in.
     pub dir: Option<u64>,
     /// The name in it.
     pub name: Vec<u8>,
-    /// Where a rename leads.
+    /// The target directory of a rename.
     pub new_dir: Option<u64>,
-    /// The name there.
+    /// The name in the target directory.
     pub new_name: Vec<u8>,
-    /// The errno that it ended with, 0 for none.
+    /// The errno, 0 for success.
     pub error: u32,
     /// Whether the object is known to be a directory.
     pub is_dir: bool,
@@ -182,7 +184,7 @@ impl Record {
         }
     }
 
-    /// Appends its bytes; `before_us` is the time of the record before it.
+    /// Appends the encoding. `before_us` is the time of the record before it.
     pub(crate) fn encode(&self, before_us: u64, out: &mut Vec<u8>) {
         put_varint(out, self.at_us.saturating_sub(before_us));
         put_varint(out, self.took_us);
@@ -214,7 +216,7 @@ impl Record {
         }
     }
 
-    /// Reads the next record of a frame.
+    /// Decodes the next record of a frame.
     pub(crate) fn decode(reader: &mut Reader<'_>, before_us: u64) -> Result<Record, DecodeError> {
         let later_us = reader.varint()?;
         let at_us = before_us.checked_add(later_us).ok_or(reader.error("a time beyond 64 bits"))?;

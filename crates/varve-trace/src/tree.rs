@@ -1,8 +1,10 @@
-//! Which directories and files there must have been for a trace to be right (Sinnamohideen, thesis, 3.1.2 and 3.2.1).
+//! Derives the directories and files that a trace implies (Sinnamohideen, thesis, 3.1.2 and 3.2.1).
 //!
-//! Nothing is known but what operations name: a lookup or a creation that ends well says which object a name in a directory is; a
-//! removal or a rename changes that. A directory whose parent no operation names is a root of its own. Memory: each object that the
-//! trace names.
+//! 1. A successful lookup or creation shows which object a name in a directory stands for.
+//! 2. A successful removal or rename changes that.
+//! 3. A directory whose parent no operation names is a root of its own.
+//!
+//! Invariant: the tree holds each object that the trace names, and no other.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -64,7 +66,7 @@ impl Tree {
         (dir, self.hashes.hash_one(name))
     }
 
-    /// The object that a record is about: the one that it names, or the one that has the name it names.
+    /// Returns the object that a record is about: the one that it names, or the one that has the name it names.
     pub fn object(&self, record: &Record) -> Option<u64> {
         record.object.or_else(|| self.names.get(&self.name(record.dir?, &record.name)).copied())
     }
@@ -125,18 +127,18 @@ impl Tree {
         }
     }
 
-    /// The directory that an object is in, if it is known.
+    /// Returns the directory that an object is in, if it is known.
     pub fn parent(&self, object: u64) -> Option<u64> {
         self.nodes.get(&object).and_then(|node| node.parent)
     }
 
-    /// The directories above an object, nearest first.
+    /// Returns the directories above an object, nearest first.
     pub fn ancestors(&self, object: u64) -> impl Iterator<Item = u64> {
         let up = move |at: &u64| self.parent(*at);
         std::iter::successors(self.parent(object), up).take(DEPTH_MAX as usize)
     }
 
-    /// How many directories are known to be above an object.
+    /// Returns how many directories are known to be above an object.
     pub fn depth(&self, object: u64) -> u32 {
         self.ancestors(object).count() as u32
     }
@@ -165,7 +167,8 @@ impl Tree {
         all
     }
 
-    /// The directories that are there, in no order, and how many files are in each. Files whose directory is not known are in none.
+    /// Returns the directories that are there, in no order, and how many files are in each. Files whose directory is
+    /// not known are in none.
     pub fn directories(&self) -> Vec<Directory> {
         let is_there = |node: &Node| !node.is_gone;
         let mut files: HashMap<u64, u64> = HashMap::new();

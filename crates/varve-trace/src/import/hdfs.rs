@@ -4,7 +4,7 @@
 //! 2015-07-09 04:05:08,123 INFO FSNamesystem.audit: allowed=true  ugi=hdfs (auth:SIMPLE)  ip=/10.0.0.7  cmd=rename  src=/a  dst=/b  perm=...
 //! ```
 //!
-//! Fields are separated by tabs. A command is one operation, on the object of its path.
+//! Tabs separate the fields. A command is one operation on the object of its path.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::paths::Paths;
 use super::{BadLine, Line, Lines, client};
 use crate::record::{Op, Record};
 
-/// The errno of what was not allowed.
+/// The errno of a refused operation.
 const EACCES: u32 = 13;
 
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl Lines for Hdfs {
     }
 }
 
-/// `2015-07-09 04:05:08,123` in microseconds since 1970.
+/// Converts a time such as `2015-07-09 04:05:08,123` to microseconds since 1970.
 fn time(head: &str) -> Option<u64> {
     let number = |range: std::ops::Range<usize>| head.get(range)?.parse::<u64>().ok();
     let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);

@@ -1,4 +1,4 @@
-//! Traces out of logs of other systems.
+//! Imports traces from the logs of other systems.
 //!
 //! | from | lines |
 //! | --- | --- |
@@ -6,8 +6,8 @@
 //! | [`Source::Nfs`] | a text dump of NFS calls and replies, as nfsdump writes it |
 //! | [`Source::Strace`] | `strace -f -ttt -T -y -e trace=%file,%desc` |
 //!
-//! Lines that are about nothing a trace has (other programs' output, calls without a path) are counted and left out; a line that looks
-//! like one of the format but cannot be understood is an error with its number.
+//! The importer counts and skips lines without an operation (output of other programs, calls without a path). A line
+//! that looks like one of the format but cannot be parsed is an error with its number.
 
 mod hdfs;
 mod nfs;
@@ -19,49 +19,51 @@ use std::io::BufRead;
 use crate::file::TraceError;
 use crate::record::{Op, Record};
 
-/// What a log is of.
+/// The kind of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The audit log of HDFS.
     Hdfs,
     /// A text dump of NFS calls and replies.
     Nfs,
-    /// What strace printed.
+    /// The output of strace.
     Strace,
 }
 
 /// The longest line that is read.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// A line that cannot be understood: why.
+/// Why a line cannot be parsed.
 struct BadLine(String);
 
-/// Whether a line is of use.
+/// Whether a line has an operation.
 #[derive(PartialEq, Eq)]
 enum Line {
-    /// It says something of an operation.
+    /// It is about an operation.
     Used,
-    /// It has nothing that a trace has.
+    /// It is about something else.
     LeftOut,
 }
 
-/// Understands the lines of one log, and appends the records that they make, those of names that were not known before first.
+/// Parses the lines of one log and appends the records of each, after records for the names that were not known
+/// before.
 trait Lines {
     fn line(&mut self, line: &str, records: &mut Vec<Record>) -> Result<Line, BadLine>;
 }
 
-/// What came of an import.
+/// The result of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// Lines that were read.
     pub lines: u64,
-    /// Operations that they made.
+    /// Operations that the lines contain.
     pub records: u64,
-    /// Lines that were left out.
+    /// Lines that were skipped.
     pub left_out: u64,
 }
 
-/// Reads a log to its end and gives its operations to `each`, in the order of the lines. Bytes that are no UTF-8 are replaced.
+/// Reads a log to its end and passes its operations to `each`, in the order of the lines. Replaces bytes that are not
+/// UTF-8.
 pub fn import(
     source: Source,
     input: &mut dyn BufRead,
@@ -89,21 +91,21 @@ pub fn import(
     Ok(found)
 }
 
-/// A number for a client's name.
+/// Returns a number for the name of a client.
 fn client(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// Microseconds of `seconds`, which has up to six digits behind a point.
+/// Returns the microseconds of `seconds`, which has up to six digits after a point.
 fn microseconds(seconds: &str) -> Option<u64> {
     let (whole, part) = seconds.split_once('.').unwrap_or((seconds, ""));
     let digits: String = part.chars().chain("000000".chars()).take(6).collect();
     whole.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(digits.parse().ok()?)
 }
 
-/// The operations of a log.
+/// Returns the operations of a log.
 #[cfg(test)]
 fn all(source: Source, log: &str) -> Result<(Vec<Record>, Imported), TraceError> {
     let mut records = Vec::new();

@@ -5,18 +5,19 @@
 //! 1003724400.922018 31.03f2 30.0801 U R3 ec825cbb 3 lookup OK fh 77120400 ftype 1 mode 180 ...
 //! ```
 //!
-//! That is: the time, who sends, who receives, the transport, call or reply and version, the transaction's number, the procedure's number and
-//! name; then of calls pairs of words, of replies the status and pairs of words. A call is told when its reply has come, or at the latest
-//! when [`PENDING_MAX`] younger ones wait.
+//! The words are: the time, the sender, the receiver, the transport, call or reply and version, the number of the
+//! call, and the number and name of the procedure. A call continues with pairs of words, and a reply with the status
+//! and pairs of words. A call becomes a record when its reply comes, or at the latest when [`PENDING_MAX`] later
+//! calls wait.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{BadLine, Line, Lines, client, microseconds};
 use crate::record::{Op, Record};
 
-/// Calls without a reply that are remembered. Beyond that the oldest is forgotten: packets were lost.
+/// The most calls without a reply that are remembered. Beyond that the reply of the oldest is taken for lost.
 const PENDING_MAX: usize = 1 << 16;
-/// The errno of whatever failed: dumps have names of NFS' own.
+/// The errno of every failed call, because dumps have status names of NFS.
 const EIO: u32 = 5;
 
 #[derive(Default)]
@@ -51,7 +52,7 @@ fn op(procedure: &str) -> Op {
     }
 }
 
-/// The words of a line; what is in quotation marks is one.
+/// Returns the words of a line; what is in quotation marks is one.
 fn words(line: &str) -> Vec<&str> {
     let (mut words, mut rest) = (Vec::new(), line.trim_start());
     while !rest.is_empty() {
@@ -65,7 +66,7 @@ fn words(line: &str) -> Vec<&str> {
     words
 }
 
-/// The words behind each of `names`, as far as they are there.
+/// Returns the words behind each of `names`, as far as they are there.
 fn values<'a, const N: usize>(words: &[&'a str], names: [&str; N]) -> [Option<&'a str>; N] {
     names.map(|name| {
         let at = words.iter().position(|word| *word == name)?;
@@ -135,7 +136,7 @@ impl Lines for Nfs {
 }
 
 impl Nfs {
-    /// The call that this is the reply to.
+    /// Returns the call that this is the reply to.
     fn reply(&mut self, call: (&str, &str), at_us: Option<u64>, rest: &[&str]) -> Option<Record> {
         let (age, mut record) = self.pending.remove(&(call.0.to_owned(), call.1.to_owned()))?;
         self.ages.remove(&age);

@@ -1,4 +1,4 @@
-//! Numbers for the objects of logs that name them by paths.
+//! Gives numbers to the objects of logs that name them by paths.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::record::{Op, Record};
 /// The root's number.
 const ROOT: u64 = 1;
 
-/// A namespace: each object's number by its directory's and its name.
+/// A namespace: the number of each object by the number of its directory and its name.
 pub(super) struct Paths {
     names: HashMap<(u64, Box<str>), u64>,
     next: u64,
@@ -21,7 +21,7 @@ impl Default for Paths {
     }
 }
 
-/// The names of a path, without those that go nowhere; `..` goes up.
+/// Returns the names of a path, without empty ones and `.`; `..` removes the name before it.
 fn names(path: &str) -> Vec<&str> {
     let mut names = Vec::new();
     for name in path.split('/') {
@@ -42,7 +42,7 @@ impl Paths {
         object
     }
 
-    /// The directory `name` in `dir`.
+    /// Returns the number of the directory `name` in `dir`.
     fn directory(&mut self, dir: u64, name: &str) -> u64 {
         let next = self.next;
         let object = self.child(dir, name);
@@ -58,21 +58,21 @@ impl Paths {
         object
     }
 
-    /// Appends `record`, and before it the directories that its paths were the first to name.
+    /// Appends `record`, after the directories that its paths name for the first time.
     pub(super) fn put(&mut self, record: Record, records: &mut Vec<Record>) {
         let at_us = record.at_us;
         records.extend(self.found.drain(..).map(|found| Record { at_us, ..found }));
         records.push(record);
     }
 
-    /// The directory of a path and its last name there; the root has none.
+    /// Returns the directory of a path and its last name; the root has none.
     fn place<'a>(&mut self, path: &'a str) -> (u64, Option<&'a str>) {
         let names = names(path);
         let Some((last, above)) = names.split_last() else { return (ROOT, None) };
         (above.iter().fold(ROOT, |dir, name| self.directory(dir, name)), Some(*last))
     }
 
-    /// Says in `record` which object has the path.
+    /// Sets the object of `record` from its path.
     pub(super) fn name(&mut self, record: &mut Record, path: &str) {
         match self.place(path) {
             (root, None) => record.object = Some(root),
@@ -84,21 +84,21 @@ impl Paths {
         }
     }
 
-    /// The object of a path has a new number from now on: it was removed.
+    /// Notes that the object of a path was removed: from now on the path has a new number.
     pub(super) fn remove(&mut self, path: &str) {
         if let (dir, Some(name)) = self.place(path) {
             self.names.remove(&(dir, name.into()));
         }
     }
 
-    /// Says in `record` where its object's new name is. A rename that ends well moves the number there.
+    /// Sets the new name in `record`. A successful rename moves the number there.
     pub(super) fn name_again(&mut self, record: &mut Record, path: &str) {
         let (dir, Some(name)) = self.place(path) else { return };
         record.new_dir = Some(dir);
         record.new_name = name.into();
     }
 
-    /// The object of `record`, a rename from the path `old` that ended well, has its new name.
+    /// Moves the object of `record`, a successful rename from the path `old`, to its new name.
     pub(super) fn moved(&mut self, record: &Record, old: &str) {
         self.remove(old);
         if let (Some(object), Some(dir)) = (record.object, record.new_dir) {
@@ -107,7 +107,7 @@ impl Paths {
         }
     }
 
-    /// The path is another name of the object.
+    /// Notes that the path is another name of the object.
     pub(super) fn linked(&mut self, object: u64, path: &str) {
         if let (dir, Some(name)) = self.place(path) {
             self.names.insert((dir, name.into()), object);

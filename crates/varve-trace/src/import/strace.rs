@@ -1,4 +1,4 @@
-//! What `strace -f -ttt -T -y` printed of calls that name files:
+//! The output of `strace -f -ttt -T -y` about calls that name files:
 //!
 //! ```text
 //! 4711  1700000000.123456 openat(AT_FDCWD</home/me>, "src/a.c", O_RDONLY|O_CLOEXEC) = 3</home/me/src/a.c> <0.000021>
@@ -6,8 +6,11 @@
 //! [pid  4712] 1700000000.123490 <... rename resumed>) = -1 ENOENT (No such file or directory) <0.000030>
 //! ```
 //!
-//! Relative paths begin where `-y` says that the descriptor is, and without that at the root. A call is one operation, on the object of
-//! its path or descriptor.
+//! 1. A line is split into thread, time, call, arguments and result. The two parts of an interrupted call are joined.
+//! 2. A relative path begins at the directory that `-y` prints for the descriptor, or else at the root.
+//! 3. A call is one operation on the object of its path or descriptor.
+//!
+//! Invariant: at most one interrupted call for each thread is remembered.
 
 use std::collections::HashMap;
 
@@ -15,13 +18,13 @@ use super::paths::Paths;
 use super::{BadLine, Line, Lines, microseconds};
 use crate::record::{Op, Record};
 
-/// Calls that are not finished, at most one for each thread; more are forgotten.
+/// The most interrupted calls that are remembered, one for each thread.
 const UNFINISHED_MAX: usize = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct Strace {
     paths: Paths,
-    /// What was printed of a call that another one came between, by thread.
+    /// The first part of each interrupted call, by thread.
     unfinished: HashMap<u64, (u64, String)>,
 }
 
@@ -36,7 +39,7 @@ enum Argument<'a> {
     Other(&'a str),
 }
 
-/// Splits arguments at commas that are in no text and no brackets; also gives what comes behind them.
+/// Splits arguments at commas outside of texts and brackets. Also returns what follows the arguments.
 fn arguments(call: &str) -> Option<(Vec<Argument<'_>>, &str)> {
     let (mut all, mut begin, mut depth) = (Vec::new(), 0, 0_u32);
     let (mut in_text, mut is_escaped) = (false, false);
@@ -73,7 +76,7 @@ fn argument(text: &str) -> Argument<'_> {
     }
 }
 
-/// Paths in the order in which they stand: each text, below the descriptor before it.
+/// Returns the paths in their order: each text, below the descriptor before it.
 fn paths(arguments: &[Argument<'_>]) -> Vec<String> {
     let mut found = Vec::new();
     let mut base = None;
@@ -129,7 +132,7 @@ fn op(name: &str, arguments: &[Argument<'_>]) -> Option<Op> {
     })
 }
 
-/// The number of an errno by its name, of those that calls with paths have; others are EIO.
+/// Returns the number of an errno by its name, for the errnos of calls with paths; EIO for all others.
 fn errno(name: &str) -> u32 {
     match name {
         "EPERM" => 1,
@@ -176,7 +179,7 @@ impl Lines for Strace {
     }
 }
 
-/// The thread at the begin of a line, 0 if there is none, and what follows.
+/// Returns the thread at the beginning of a line (0 if there is none) and the rest.
 fn thread(line: &str) -> (u64, &str) {
     let line = line.trim_start();
     let (number, rest) = match line.strip_prefix("[pid") {
