@@ -1,17 +1,17 @@
-//! CRC32C over a place and some content.
+//! CRC32C over a position and some content.
 //!
-//! The place (what stands for the file, and the offset) goes first, so that a block or record that is read from where
-//! it was not written fails, be it a stale sector or a file swapped with another.
+//! The position (a number for the file, and the offset) comes first. So a block or record fails that is read from
+//! another position than it was written to, for example a stale sector or a swapped file.
 //!
-//! A CRC is linear: that of a range follows from those of the whole up to its two ends ([`Sums`]), where the first is carried
-//! over the range's length by a multiplication of polynomials ([`carry`]). So ranges that nobody knows the ends of can be
-//! tried in time that does not grow with their lengths.
+//! A CRC is linear: the CRC of a range follows from the CRCs of everything up to its two ends ([`Sums`]), where the
+//! first is carried over the length of the range by a multiplication of polynomials ([`carry`]). So ranges with
+//! unknown ends can be tried in time that does not grow with their lengths.
 
 /// Bytes of a checksum.
 pub(crate) const CRC_BYTES: usize = 4;
 
-/// The checksum of `parts`, one after the other, at `offset` of the file that `file` stands for: a table's salt, or
-/// what a log has instead.
+/// Returns the checksum of `parts`, one after the other, at `offset` of the file that `file` stands for: a table's
+/// salt, or what a log has instead.
 pub(crate) fn placed_crc(file: u64, offset: u64, parts: &[&[u8]]) -> u32 {
     let mut place = [0; 16];
     place[..8].copy_from_slice(&file.to_le_bytes());
@@ -43,14 +43,14 @@ impl Sums {
         Sums(sums)
     }
 
-    /// The CRC of the first `end` of the `bytes`.
+    /// Returns the CRC of the first `end` of the `bytes`.
     pub(crate) fn up_to(&self, bytes: &[u8], end: usize) -> u32 {
         let step = end / STEP_BYTES;
         crc32c::crc32c_append(self.0[step], &bytes[step * STEP_BYTES..end])
     }
 }
 
-/// What `crc` adds to the CRC of a string that goes on for `len` bytes.
+/// Returns what `crc` adds to the CRC of a string that goes on for `len` bytes.
 pub(crate) fn carry(mut crc: u32, len: usize) -> u32 {
     for (k, &power) in OVER_BYTES.iter().enumerate() {
         if len >> k & 1 == 1 {
@@ -60,7 +60,7 @@ pub(crate) fn carry(mut crc: u32, len: usize) -> u32 {
     crc
 }
 
-/// The product of two polynomials modulo CRC32C's.
+/// Returns the product of two polynomials modulo CRC32C's.
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut i = u32::BITS;

@@ -26,7 +26,7 @@ pub(crate) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// The varint at the start of `bytes` and its length, or `None` if there is no valid one.
+/// Returns the varint at the start of `bytes` and its length, or `None` if there is no valid one.
 #[inline(always)]
 pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     match *bytes {
@@ -44,14 +44,15 @@ pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, usize)> {
 /// The bit of each byte of a varint that says whether another follows.
 const STOPS: u64 = 0x8080_8080_8080_8080;
 
-/// How many bytes the varint at the start of `bytes` takes, if it ends within them.
+/// Returns how many bytes the varint at the start of `bytes` takes, if it ends within them.
 #[inline(always)]
 pub(crate) fn varint_bytes(bytes: &[u8; 8]) -> Option<usize> {
     let stops = !u64::from_le_bytes(*bytes) & STOPS;
     (stops != 0).then(|| stops.trailing_zeros() as usize / 8 + 1)
 }
 
-/// The varint at the start of `bytes`, if it is one that ends within them, without looking at one byte after the other.
+/// Returns the varint at the start of `bytes`, if it is one that ends within them, without looking at one byte after
+/// the other.
 #[inline(always)]
 fn short_varint(bytes: &[u8; 8]) -> Option<(u64, usize)> {
     let word = u64::from_le_bytes(*bytes);
@@ -93,7 +94,7 @@ impl<'a> Reader<'a> {
         Reader { bytes, pos: 0 }
     }
 
-    /// Where the next field begins.
+    /// Returns where the next field begins.
     pub(crate) fn pos(&self) -> usize {
         self.pos
     }

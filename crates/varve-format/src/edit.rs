@@ -1,5 +1,4 @@
-//! The payload of an edit record of the manifest: changes to the state of the store that happen
-//! together.
+//! The payload of an edit record of the manifest: changes of the state of the store that take effect together.
 //!
 //! ```text
 //! each change: 1 byte tag, then its fields; numbers are varints, strings have their length before them
@@ -16,28 +15,28 @@
 //!   6 remove table       key space, level byte, file number
 //!   7 create snapshot    name, sequence number
 //!   8 delete snapshot    name
-//!   9 create branch      branch, its parent (0: the store itself), sequence number of the parent that it began
-//!                        at, options byte (bit 0 locking), what its maker says of it
-//!  10 branch key space   branch, key space that it stands over, its own key space, options byte (bit 0 private)
-//!  11 end branch         branch: it is gone, and with it the tables of its key spaces
+//!   9 create branch      branch, its parent (0: the store itself), sequence number of the parent at which it
+//!                        began, options byte (bit 0 locking), a text of its maker
+//!  10 branch key space   branch, key space of the parent, its own key space, options byte (bit 0 private)
+//!  11 end branch         branch: it is removed with the tables of its key spaces
 //!  12 add segment        file number, salt, size in bytes
-//!  13 newest log         file number: the log with this number and those before it were synced
+//!  13 newest log         file number: the log with this number and all earlier ones were synced
 //! ```
 //!
 //! The key spaces of branches have numbers of their own kind ([`KeyspaceId::of_branch`]). The tables of a branch that
 //! was committed by reference are added to the parent's key spaces by the edit that ends the branch.
 //!
-//! The keys of a table that is added again in the place it left may begin further up than those of its
-//! file: what lies before has been merged into other tables. Size, counts, sequence numbers and what it points
-//! at stay those of the file.
+//! When a table is added again, its smallest key may be larger than the one of its file: the rows before it have been
+//! merged into other tables. Size, counts, sequence numbers and zones stay the ones of the file.
 //!
-//! A segment is there from the edit that adds it on for as long as a table points into it, and is added before
-//! the first that does.
+//! Invariants: a segment exists from the edit that adds it until no table points into it, and it is added before the
+//! first such table. A decoder never skips an unknown tag, because that would lose a change: such a tag is an error
+//! that names it.
 //!
-//! The zones of a table are the other files whose blocks it points at ([`crate::table::Zones`]): what each file
-//! still holds of use is known without reading any.
+//! The zones of a table are the other files whose blocks it points at ([`crate::table::Zones`]). So the edits show
+//! how much of each file is still in use, without reading any file.
 //!
-//! A tag this program does not know is an error that names it: skipping a change would lose data.
+//! Source: the version edits of LevelDB.
 
 use bytes::Bytes;
 use varve_types::limits::KEY_BYTES_MAX;
@@ -449,7 +448,7 @@ fn decode_branch_space(reader: &mut Reader<'_>) -> FormatResult<Change> {
     Ok(Change::CreateBranchSpace { branch, base, keyspace, private })
 }
 
-/// Whether `option`, the only one there is, is set in a branch's options byte.
+/// Returns whether `option`, the only one there is, is set in a branch's options byte.
 fn decode_option(reader: &mut Reader<'_>, option: u8) -> FormatResult<bool> {
     let start = reader.pos();
     match reader.u8()? {

@@ -14,7 +14,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// The kind with this number.
+    /// Returns the kind with this number.
     pub fn from_id(id: u8) -> Option<EntryKind> {
         match id {
             1 => Some(EntryKind::Delete),

@@ -73,8 +73,7 @@ impl FormatError {
         FormatError { offset: self.offset.saturating_add(base), problem: self.problem }
     }
 
-    /// The version found and the newest supported, if the bytes are of a newer format rather than
-    /// damaged.
+    /// Returns the version found and the newest supported, if the bytes are of a newer format rather than damaged.
     pub fn newer(&self) -> Option<(u32, u32)> {
         match self.problem {
             Problem::Newer { found, supported } => Some((found, supported)),

@@ -31,8 +31,8 @@ pub(crate) fn put_file_header(out: &mut Vec<u8>, magic: [u8; 8], salt: FileSalt)
     out.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// The salt that the header of a file of the kind `magic` says its checksums hold; `other` is what is wrong with a file
-/// of another kind.
+/// Returns the salt that the header of a file of the kind `magic` says its checksums hold; `other` is what is wrong
+/// with a file of another kind.
 pub(crate) fn file_salt(
     header: &[u8],
     magic: [u8; 8],

@@ -1,23 +1,23 @@
-//! The bytes of a store: log records, manifest edits, blocks, tables and filters. No I/O.
+//! The formats of a store: log records, manifest edits, blocks, tables and filters. This crate does no I/O.
 //!
-//! Builders append to a `Vec<u8>`; readers work on bytes somebody else fetched. Who reads what:
+//! Builders append to a `Vec<u8>`; readers work on bytes that the caller has read. The parts:
 //!
 //! 1. [`log`] frames records, for the write-ahead log and the manifest alike.
 //! 2. [`batch`] is the payload of a write-ahead log record, [`edit`] that of a manifest record.
 //! 3. [`block`] holds sorted entries; [`table`] strings blocks together with an index ([`index`]),
 //!    filters ([`filter`]), properties and a footer.
-//! 4. [`segment`] holds values that stand apart from the rows of tables.
+//! 4. [`segment`] holds values that are stored outside of table rows.
 //! 5. [`saved_map`] keeps which sub-level has the newest row of a key.
 //!
 //! Invariants, of every decoder:
 //! - It never panics and never allocates more than the bytes it was given justify: a length is
 //!   compared with what remains before it is used.
-//! - What it accepts was checked by a CRC32C that covers the place as well as the content, so that
-//!   bytes that moved (to another file or another offset) never pass.
-//! - An error names the offset at which it noticed, counted from the start of the bytes given.
+//! - It accepts only bytes with a right CRC32C. This covers the position as well as the content, so that bytes from
+//!   another file or another offset never pass.
+//! - An error names the offset of the fault, counted from the start of the given bytes.
 //!
-//! All integers are little-endian; keys are compared as strings of bytes, so what must sort by number
-//! is big-endian inside keys, which is the business of the room above.
+//! All integers are little-endian. Keys are compared as strings of bytes, so the crate above stores numbers in keys
+//! as big-endian.
 
 pub mod batch;
 mod bits;

@@ -17,8 +17,8 @@
 //! byte    1 if a filter over prefixes follows (see [`crate::filter::parent`]), else 0
 //! ```
 //!
-//! A map is right as long as every table that it numbers is there as it was. The salts tell these files from all others, the
-//! smallest key whether a merge took the beginning of a table away.
+//! Invariant: a map is valid as long as every table that it numbers is unchanged. The salts distinguish these files
+//! from all others, and the smallest key shows whether a merge has removed the beginning of a table.
 
 use bytes::Bytes;
 use varve_types::limits::KEY_BYTES_MAX;
@@ -71,12 +71,12 @@ pub fn put_map_header(out: &mut Vec<u8>, salt: FileSalt) {
     put_file_header(out, MAGIC, salt);
 }
 
-/// The salt that the header of the file, its first [`MAP_HEADER_BYTES`], says its checksums hold.
+/// Returns the salt that the header of the file, its first [`MAP_HEADER_BYTES`], says its checksums hold.
 pub fn map_salt(header: &[u8]) -> FormatResult<FileSalt> {
     file_salt(header, MAGIC, "not the beginning of a file of maps: the magic is missing")
 }
 
-/// The map whose record begins at `offset` of the file, all of which is `bytes`, and where the record ends.
+/// Returns the map whose record begins at `offset` of the file, all of which is `bytes`, and where the record ends.
 pub fn map_at(bytes: &Bytes, salt: FileSalt, offset: usize) -> FormatResult<(SavedMap, usize)> {
     let len = bytes.len();
     let prefix = bytes.get(offset..len.min(offset + RECORD_PREFIX_BYTES)).unwrap_or_default();

@@ -9,8 +9,13 @@
 //!     4  crc32c of: salt of the file u64, section offset u64, stored content, packing byte
 //! ```
 //!
-//! Data blocks, filters, the index and the properties are all sections. Packing 3 makes a data block fill
-//! whole pages, so that an index need not say how long it is.
+//! Data blocks, filters, the index and the properties are all sections.
+//!
+//! 1. A writer packs content ([`compress`], [`pad`]) and appends the section with its checksum.
+//! 2. [`open_section`] checks the bytes of a section and unpacks the content.
+//!
+//! Invariant: no content is returned whose checksum is wrong. Packing 3 makes a data block fill whole pages, so that
+//! an index need not store its length.
 
 use bytes::Bytes;
 use varve_types::FileSalt;
@@ -21,8 +26,8 @@ use crate::{FormatError, FormatResult, Problem};
 
 /// Bytes of a section after its content.
 pub const TRAILER_BYTES: usize = 1 + CRC_BYTES;
-/// The longest section, trailer included: far above a filter or an index of the largest table. A handle that says more
-/// is not believed, so that nobody takes memory for it.
+/// The longest section, trailer included: far above a filter or an index of the largest table. A handle with a larger
+/// length is refused, so that it takes no memory.
 pub const SECTION_BYTES_MAX: u32 = 1 << 28;
 /// The most bytes of a compressed section's original content: one row of the largest size and its
 /// framing. Sections that are not compressed may be longer.
@@ -50,7 +55,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The compression with this number.
+    /// Returns the compression with this number.
     pub fn from_id(id: u8) -> Option<Compression> {
         match id {
             1 => Some(Compression::None),
@@ -93,7 +98,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Fails if no section is that long. Asked before memory is taken for it.
+    /// Fails if no section is that long. A caller checks this before it allocates memory for the section.
     pub fn check(self) -> FormatResult<()> {
         if self.len <= SECTION_BYTES_MAX {
             return Ok(());
@@ -102,7 +107,7 @@ impl Handle {
         Err(FormatError::new(0u64, Problem::TooLong { what: "section", len, max }))
     }
 
-    /// The offset just after it.
+    /// Returns the offset just after it.
     pub fn end(self) -> u64 {
         self.offset.saturating_add(u64::from(self.len))
     }
@@ -178,8 +183,8 @@ pub(crate) fn seal_section(
     Ok(Handle { offset, len })
 }
 
-/// The content of the section whose bytes, trailer included, are `bytes` and were read at `offset` of
-/// the file with `salt`. Content that is not compressed shares their memory.
+/// Returns the content of the section whose bytes, trailer included, are `bytes` and were read at `offset` of the
+/// file with `salt`. Content that is not compressed shares their memory.
 pub fn open_section(bytes: &Bytes, salt: FileSalt, offset: u64) -> FormatResult<Bytes> {
     let Some(content_len) = bytes.len().checked_sub(TRAILER_BYTES) else {
         let (needed, left) = (TRAILER_BYTES as u64, bytes.len() as u64);
@@ -195,7 +200,7 @@ pub fn open_section(bytes: &Bytes, salt: FileSalt, offset: u64) -> FormatResult<
     unpack(bytes, content_len)
 }
 
-/// The content of a section of which `content_len` bytes are stored content and the next is the packing.
+/// Returns the content of a section of which `content_len` bytes are stored content and the next is the packing.
 pub(crate) fn unpack(section: &Bytes, content_len: usize) -> FormatResult<Bytes> {
     let id = section[content_len];
     match Packing::from_id(id) {
@@ -211,7 +216,7 @@ pub(crate) fn unpack(section: &Bytes, content_len: usize) -> FormatResult<Bytes>
     }
 }
 
-/// The length of the content that [`pad`] made `stored` of.
+/// Returns the length of the content that [`pad`] made `stored` of.
 fn unpadded_len(stored: &[u8]) -> FormatResult<usize> {
     let parts = stored.split_last_chunk::<PADDING_BYTES>().and_then(|(padded, zeros)| {
         let zeros = usize::from(u16::from_le_bytes(*zeros));
@@ -226,7 +231,7 @@ fn unpadded_len(stored: &[u8]) -> FormatResult<usize> {
     }
 }
 
-/// The content that [`compress`] made `stored` of.
+/// Returns the content that [`compress`] made `stored` of.
 pub(crate) fn decompress(stored: &[u8]) -> FormatResult<Vec<u8>> {
     let Some((len, packed)) = stored.split_first_chunk::<LENGTH_BYTES>() else {
         let (needed, left) = (LENGTH_BYTES as u64, stored.len() as u64);

@@ -1,11 +1,13 @@
-//! Finds sections that nothing says the place or the length of, by their checksums.
+//! Finds sections of unknown position and length by their checksums.
 //!
-//! 1. One pass notes every place where a section may end: one byte that is a packing, four that may be its checksum.
+//! 1. One pass notes every offset where a section may end: one byte that is a packing, and four that may be its
+//!    checksum.
 //! 2. A section from `s` to `e` has a checksum that follows from the CRCs of the file up to `s` and up to `e`
-//!    ([`crate::checksum`]). Carried on to the end of the file, the part that depends on `s` alone equals the part that
-//!    depends on `e` alone. So what ends belong to a start is looked up, and costs the same however long the section is.
+//!    ([`crate::checksum`]). Carried on to the end of the file, the part that depends on `s` alone equals the part
+//!    that depends on `e` alone. So the ends that belong to a start are looked up, at a cost that does not depend on
+//!    the length of the section.
 //!
-//! Takes time in proportion to the bytes and the starts that are tried; where each were summed up to every end it would be
+//! The time is in proportion to the bytes plus the tried starts. A sum from every start to every end would take time
 //! in proportion to their product.
 
 use std::cell::Cell;
@@ -16,7 +18,7 @@ use varve_types::FileSalt;
 use crate::checksum::{CRC_BYTES, Sums, carry, placed_crc};
 use crate::section::{Handle, Packing, SECTION_BYTES_SEARCHED_MAX, unpack};
 
-/// See the module's comment.
+/// A search; see the module's comment.
 #[derive(Debug)]
 pub struct SectionSearch {
     bytes: Bytes,
@@ -51,7 +53,7 @@ impl SectionSearch {
         SectionSearch { bytes, salt, base, sums, ends, tried: Cell::new(0) }
     }
 
-    /// What `accept` makes of the first section at `offset` of the file of which it makes anything.
+    /// Returns what `accept` makes of the first section at `offset` of the file of which it makes anything.
     pub fn find<T>(
         &self,
         offset: u64,

@@ -1,4 +1,9 @@
-//! Segments: files of values that stand apart from their rows.
+//! Segments: files of values that are stored outside of their rows.
+//!
+//! 1. A writer appends a record for each value, and puts a [`ValuePointer`] into the row.
+//! 2. A reader follows the pointer and checks the section.
+//!
+//! Invariant: a value is never changed after it was appended.
 //!
 //! ```text
 //! offset  bytes  field
@@ -16,7 +21,7 @@
 //! varint  length of the section
 //! ```
 //!
-//! The lengths before the sections are for those who look for values without rows.
+//! The lengths before the sections serve a scan of a segment without its rows.
 //!
 //! Source: column style, thesis 4.2.8: values are appended once, and small index rows point at them.
 
@@ -165,12 +170,12 @@ impl SegmentBuilder {
     }
 }
 
-/// The salt that the header of a segment, its first [`SEGMENT_HEADER_BYTES`], says its checksums hold.
+/// Returns the salt that the header of a segment, its first [`SEGMENT_HEADER_BYTES`], says its checksums hold.
 pub fn segment_salt(header: &[u8]) -> FormatResult<FileSalt> {
     file_salt(header, MAGIC, "not the beginning of a segment: the magic is missing")
 }
 
-/// The section of the record at `offset`, whose first [`RECORD_PREFIX_BYTES`] are `prefix`; in a segment of
+/// Returns the section of the record at `offset`, whose first [`RECORD_PREFIX_BYTES`] are `prefix`; in a segment of
 /// `end` bytes.
 pub fn record_at(prefix: &[u8], offset: u64, end: u64) -> FormatResult<Handle> {
     let len = Reader::new(prefix).u32()?;

@@ -1,9 +1,12 @@
 //! A sorted list of integers in about 2 + log2(largest / length) bits each, searched in place.
 //!
-//! Each integer is cut in two. The low parts stand in an array. The high parts are counted in unary:
-//! integer i of high part h is the one at bit h + i, so that the bits between two ones count how much the
-//! high part grows. How many integers are below some number then takes a search for the h-th zero and one
-//! among the few integers of that high part; integer i takes a search for the i-th one.
+//! 1. Each integer is cut in two. The low parts are in an array.
+//! 2. The high parts are counted in unary: integer i with high part h is the one at bit h + i, so the zeros between
+//!    two ones count how much the high part grows.
+//! 3. A search for how many integers are below a number finds the h-th zero, and then looks among the few integers
+//!    with that high part. A read of integer i finds the i-th one.
+//!
+//! Invariant: the integers ascend; equal ones are allowed.
 //!
 //! ```text
 //! varint  number of integers; if 0, nothing follows
@@ -13,8 +16,8 @@
 //!    8*n  high parts: (largest >> low bits) + number of integers bits, lowest first
 //! ```
 //!
-//! Source: Elias 1974; Vigna, Quasi-succinct indices, 2013. What speeds the search up (the position of
-//! every 64th zero or one) is made when the list is loaded.
+//! Source: Elias 1974; Vigna, Quasi-succinct indices, 2013. The positions of every 64th zero and one, which speed up
+//! the search, are computed when the list is loaded.
 
 use std::ops::Range;
 
@@ -104,7 +107,7 @@ impl EliasFano {
         self.len
     }
 
-    /// The integers from the `from`th on.
+    /// Returns the integers from the `from`th on.
     pub(crate) fn iter_from(&self, from: usize) -> impl Iterator<Item = u64> + '_ {
         let start = if from < self.len { self.select(from, true) } else { 0 };
         let mut word_at = start / 64;
@@ -121,7 +124,7 @@ impl EliasFano {
         })
     }
 
-    /// The `i`th integer.
+    /// Returns the `i`th integer.
     ///
     /// REQUIRES: made for [`Access::Get`], and `i` below the length.
     #[inline]
@@ -129,7 +132,7 @@ impl EliasFano {
         self.value(self.select(i, true) - i, i)
     }
 
-    /// The `i`th integer and the one before it, or 0 before the first.
+    /// Returns the `i`th integer and the one before it, or 0 before the first.
     ///
     /// REQUIRES: made for [`Access::Get`], and `i` below the length.
     #[inline]
@@ -140,7 +143,7 @@ impl EliasFano {
         (before, next())
     }
 
-    /// The numbers of the integers that are `value`: from how many are below it to how many are not above.
+    /// Returns the numbers of the integers that are `value`: from how many are below it to how many are not above.
     ///
     /// REQUIRES: made for [`Access::Rank`].
     #[inline]
@@ -156,7 +159,8 @@ impl EliasFano {
         first..if is_it(next) { self.search(next..part.end, |found| found <= low) } else { next }
     }
 
-    /// Where the integers are that have the high part of `value`: between the zero before it and the zero after it.
+    /// Returns where the integers are that have the high part of `value`: between the zero before it and the zero
+    /// after it.
     #[inline]
     fn part_of(&self, value: u64) -> Range<usize> {
         if self.len == 0 || value > self.largest {
@@ -168,7 +172,8 @@ impl EliasFano {
         start..start + self.ones_at(start + part)
     }
 
-    /// The first number in `range` whose low part is not as `before` says, where all those are that come first.
+    /// Returns the first number in `range` whose low part is not as `before` says, where all those are that come
+    /// first.
     #[inline]
     fn search(&self, range: Range<usize>, before: impl Fn(u64) -> bool) -> usize {
         let Range { start: mut first, mut end } = range;
@@ -195,7 +200,7 @@ impl EliasFano {
         ((part as u64) << self.low_bits) | self.low.get(i)
     }
 
-    /// How many ones follow each other from bit `bit` on.
+    /// Returns how many ones follow each other from bit `bit` on.
     fn ones_at(&self, bit: usize) -> usize {
         let mut word_at = bit / 64;
         let mut skipped = bit % 64;
@@ -211,7 +216,7 @@ impl EliasFano {
         ones
     }
 
-    /// The position of the `nth` one, or zero, of the high parts.
+    /// Returns the position of the `nth` one, or zero, of the high parts.
     #[inline]
     fn select(&self, nth: usize, ones: bool) -> usize {
         let sampled = (self.access == Access::Get) == ones;
@@ -249,7 +254,7 @@ impl EliasFano {
         samples.into_boxed_slice()
     }
 
-    /// Whether the ones are as many as they should be and the integers ascend to the largest.
+    /// Returns whether the ones are as many as they should be and the integers ascend to the largest.
     fn is_sorted(&self) -> bool {
         let ones: usize = self.high.iter().map(|word| word.count_ones() as usize).sum();
         let mut last = 0;

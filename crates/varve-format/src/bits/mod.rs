@@ -1,13 +1,13 @@
-//! Integers of a few bits: streams, arrays and sorted lists that take little more room than their
-//! content has information.
+//! Integers of a few bits: streams, arrays and sorted lists that take little more space than their content has
+//! information.
 //!
-//! 1. [`BitWriter`] and [`BitReader`] are a stream, first bit first, in which codes of any length stand
-//!    (the tries of [`crate::index`]).
+//! 1. [`BitWriter`] and [`BitReader`] are a stream of codes of any length, first bit first (the tries of
+//!    [`crate::index`]).
 //! 2. [`packed::Packed`] is an array of equally wide integers.
 //! 3. [`elias_fano::EliasFano`] is a sorted list that is searched in place.
 //!
-//! All lie in words of 64 bits, which stand little-endian on disk. Bits of the last word that nothing
-//! uses are zero, so that equal contents have equal bytes.
+//! Invariants: all are in words of 64 bits, which are little-endian on disk. Unused bits of the last word are zero,
+//! so that equal contents have equal bytes.
 
 pub(crate) mod elias_fano;
 pub(crate) mod packed;
@@ -44,7 +44,7 @@ pub(crate) fn read_words(reader: &mut Reader<'_>, bits: u64) -> FormatResult<Box
     Ok(words)
 }
 
-/// The low `bits` bits set, up to 64.
+/// Returns the low `bits` bits set, up to 64.
 #[inline]
 pub(crate) fn low_mask(bits: u32) -> u64 {
     if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
@@ -55,7 +55,7 @@ const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
 /// The highest bit of each byte.
 const HIGHEST: u64 = EACH_BYTE << 7;
 
-/// The position of the `nth` one, counted from 0, from the lowest bit up.
+/// Returns the position of the `nth` one, counted from 0, from the lowest bit up.
 ///
 /// REQUIRES: `word` has more than `nth` ones.
 ///
@@ -79,7 +79,8 @@ fn sums(word: u64) -> u64 {
     word.wrapping_mul(EACH_BYTE)
 }
 
-/// How many of the numbers in the bytes of `word`, each at most 64, are at most `bound`, which is less than 64.
+/// Returns how many of the numbers in the bytes of `word`, each at most 64, are at most `bound`, which is less than
+/// 64.
 #[inline]
 fn up_to(word: u64, bound: u32) -> u32 {
     let not_above = ((u64::from(bound) * EACH_BYTE) | HIGHEST) - word;
@@ -127,8 +128,8 @@ impl BitWriter {
         self.put(value, 2 * width - 1);
     }
 
-    /// The words. Highest bit first, so not zero-padded in the sense of [`read_words`]: unused bits are
-    /// the lowest of the last word, and zero.
+    /// Returns the words. Highest bit first, so not zero-padded in the sense of [`read_words`]: unused bits are the
+    /// lowest of the last word, and zero.
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
     }
@@ -143,7 +144,7 @@ pub(crate) struct BitReader<'a> {
 }
 
 impl<'a> BitReader<'a> {
-    /// The place `at` bits into `words`.
+    /// Returns the place `at` bits into `words`.
     #[inline]
     pub(crate) fn new(words: &'a [u64], at: u64) -> BitReader<'a> {
         BitReader { words, at }
@@ -155,7 +156,7 @@ impl<'a> BitReader<'a> {
         self.at
     }
 
-    /// The next 64 bits, the first of them highest.
+    /// Returns the next 64 bits, the first of them highest.
     #[inline]
     pub(crate) fn peek(&self) -> u64 {
         let (word, off) = ((self.at / 64) as usize, self.at % 64);
@@ -173,7 +174,7 @@ impl<'a> BitReader<'a> {
         self.at += u64::from(bits);
     }
 
-    /// The next `width` bits as a number, at most 64.
+    /// Returns the next `width` bits as a number, at most 64.
     #[inline]
     pub(crate) fn take(&mut self, width: u32) -> u64 {
         let value = if width == 0 { 0 } else { self.peek() >> (64 - width) };
@@ -181,7 +182,7 @@ impl<'a> BitReader<'a> {
         value
     }
 
-    /// The next Elias-gamma code; 0 if there is none.
+    /// Returns the next Elias-gamma code; 0 if there is none.
     #[inline]
     pub(crate) fn gamma(&mut self) -> u64 {
         let zeros = self.peek().leading_zeros();

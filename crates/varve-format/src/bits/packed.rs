@@ -33,7 +33,7 @@ impl Packed {
         put_words(out, &self.words);
     }
 
-    /// The integer at `at`.
+    /// Returns the integer at `at`.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> u64 {
         let bit = at * self.width as usize;

@@ -33,7 +33,7 @@ impl BlockBuilder {
         self.entries == 0
     }
 
-    /// The key added last; empty if none.
+    /// Returns the key added last; empty if none.
     pub fn last_key(&self) -> &[u8] {
         &self.last_key
     }
@@ -77,7 +77,7 @@ impl BlockBuilder {
         true
     }
 
-    /// The finished content; [`BlockBuilder::clear`] must follow.
+    /// Returns the finished content; [`BlockBuilder::clear`] must follow.
     ///
     /// REQUIRES: not empty.
     pub fn finish(&mut self) -> &[u8] {

@@ -35,49 +35,49 @@ impl BlockCursor {
         self.at = None;
     }
 
-    /// Whether the cursor is at an entry.
+    /// Returns whether the cursor is at an entry.
     pub fn valid(&self) -> bool {
         self.at.is_some()
     }
 
-    /// Whether the cursor is at the block's first entry.
+    /// Returns whether the cursor is at the block's first entry.
     pub fn is_first(&self) -> bool {
         self.at.is_some_and(|at| at.offset == 0)
     }
 
-    /// Whether the cursor is at the block's last entry.
+    /// Returns whether the cursor is at the block's last entry.
     pub fn is_last(&self) -> bool {
         self.at.is_some_and(|at| at.entry.outline.end >= self.block.entries_end)
     }
 
-    /// The block.
+    /// Returns the block.
     pub fn block(&self) -> &Block {
         &self.block
     }
 
-    /// The entry's key. REQUIRES: valid.
+    /// Returns the entry's key. REQUIRES: valid.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The entry's sequence number; zero if the cursor is nowhere.
+    /// Returns the entry's sequence number; zero if the cursor is nowhere.
     pub fn seq(&self) -> SeqNo {
         self.at.map_or(SeqNo::ZERO, |at| at.entry.seq)
     }
 
-    /// What the entry does; a cursor that is nowhere says deletion.
+    /// Returns what the entry does; a cursor that is nowhere says deletion.
     pub fn kind(&self) -> EntryKind {
         self.at.map_or(EntryKind::Delete, |at| at.entry.kind)
     }
 
-    /// The entry's value, sharing the block's memory; empty for a deletion.
+    /// Returns the entry's value, sharing the block's memory; empty for a deletion.
     pub fn value(&self) -> Bytes {
         self.at.map_or_else(Bytes::new, |at| {
             self.block.content.slice(at.entry.outline.value_start..at.entry.outline.end)
         })
     }
 
-    /// The entry's offset in the block's content and how many bytes its key shares.
+    /// Returns the entry's offset in the block's content and how many bytes its key shares.
     pub(super) fn place(&self) -> Option<(usize, usize)> {
         self.at.map(|at| (at.offset, at.entry.outline.shared))
     }

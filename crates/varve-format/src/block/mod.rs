@@ -44,13 +44,13 @@ const KIND_BITS: u32 = 2;
 /// Bytes that are read at once for a tag, which nearly always takes fewer.
 const TAG_WORD_BYTES: usize = 8;
 
-/// The order of versions: by key, and of one key the newest first.
+/// Returns the order of versions: by key, and of one key the newest first.
 #[inline]
 pub fn internal_cmp(a: (&[u8], SeqNo), b: (&[u8], SeqNo)) -> Ordering {
     key_cmp(a.0, b.0).then(b.1.cmp(&a.1))
 }
 
-/// The order of keys: that of their bytes. Those of 8 + 8 bytes are compared as numbers, without a call.
+/// Returns the order of keys: that of their bytes. Those of 8 + 8 bytes are compared as numbers, without a call.
 #[inline]
 fn key_cmp(a: &[u8], b: &[u8]) -> Ordering {
     match (<[u8; 2 * PREFIX_BYTES]>::try_from(a), b.try_into()) {
@@ -136,13 +136,13 @@ impl Block {
         self.content.len() + size_of::<Block>()
     }
 
-    /// The key of the first entry.
+    /// Returns the key of the first entry.
     pub fn first_key(&self) -> FormatResult<&[u8]> {
         let first = self.restart_outline(0)?;
         Ok(self.suffix(&first))
     }
 
-    /// The newest version of `key` that a reader as of `seq` sees, if it is in this block.
+    /// Returns the newest version of `key` that a reader as of `seq` sees, if it is in this block.
     pub fn get(&self, key: &[u8], seq: SeqNo) -> FormatResult<Option<Found>> {
         let after = self.restarts_up_to(key, seq)?;
         if let Some(region) = after.checked_sub(1) {
@@ -189,9 +189,9 @@ impl Block {
         Ok(count)
     }
 
-    /// The entries from `pos` to `end`, all of one restart: the first that is `key` as of `seq`. Keeps
-    /// count of how many bytes of `key` the entry before matched, which says how it compares with one
-    /// that shares more or fewer bytes with that entry, without looking at its key.
+    /// Finds the first version of `key` as of `seq` among the entries from `pos` to `end`, all of one restart. Keeps
+    /// count of how many bytes of `key` the entry before matched, which says how it compares with one that shares
+    /// more or fewer bytes with that entry, without looking at its key.
     fn scan_region(
         &self,
         mut pos: usize,
@@ -224,7 +224,7 @@ impl Block {
         Ok(None)
     }
 
-    /// The number of restarts whose entry is at or before (`key`, `seq`).
+    /// Returns the number of restarts whose entry is at or before (`key`, `seq`).
     fn restarts_up_to(&self, key: &[u8], seq: SeqNo) -> FormatResult<usize> {
         let (mut low, mut high) = (0, self.restarts);
         while low < high {
@@ -247,7 +247,7 @@ impl Block {
         read_u32(&self.content, self.entries_end + i * RESTART_BYTES)
     }
 
-    /// Where the entries of restart `i` end.
+    /// Returns where the entries of restart `i` end.
     fn region_end(&self, i: usize) -> usize {
         if i + 1 < self.restarts { self.restart(i + 1) } else { self.entries_end }
     }
@@ -262,7 +262,7 @@ impl Block {
         Ok(outline)
     }
 
-    /// The outline of the entry at `pos`, without a look at its tag if that can be done.
+    /// Returns the outline of the entry at `pos`, without a look at its tag if that can be done.
     #[inline(always)]
     fn outline(&self, pos: usize) -> FormatResult<Outline> {
         let entries = &self.content[..self.entries_end];
@@ -272,7 +272,7 @@ impl Block {
         }
     }
 
-    /// The entry at `pos`.
+    /// Returns the entry at `pos`.
     #[inline(always)]
     fn entry(&self, pos: usize) -> FormatResult<Entry> {
         let entries = &self.content[..self.entries_end];
@@ -282,7 +282,7 @@ impl Block {
         }
     }
 
-    /// The part of the entry's key that it does not share.
+    /// Returns the part of the entry's key that it does not share.
     #[inline]
     fn suffix(&self, outline: &Outline) -> &[u8] {
         &self.content[outline.key_start..outline.value_start]
@@ -294,8 +294,8 @@ impl Block {
     }
 }
 
-/// The outline of the entry at `pos` and where its tag begins, if it is as nearly all are: its key as long as all others, its value
-/// of less than 16 KiB, and more behind its head than what a head can take.
+/// Returns the outline of the entry at `pos` and where its tag begins, if it is as nearly all are: its key as long as
+/// all others, its value of less than 16 KiB, and more behind its head than what a head can take.
 #[inline(always)]
 fn outline(entries: &[u8], pos: usize, key_bytes: u8) -> Option<(Outline, usize)> {
     let rest = entries.get(pos..)?;
@@ -316,7 +316,7 @@ fn outline(entries: &[u8], pos: usize, key_bytes: u8) -> Option<(Outline, usize)
     (len <= rest.len()).then_some((outline, pos + tag_at))
 }
 
-/// The entry at `pos`, if it has an [`outline`]. As [`decode_entry`] has it.
+/// Returns the entry at `pos`, if it has an [`outline`]. As [`decode_entry`] has it.
 #[inline(always)]
 fn short_entry(entries: &[u8], pos: usize, key_bytes: u8) -> Option<Entry> {
     let (outline, tag_at) = outline(entries, pos, key_bytes)?;
@@ -325,7 +325,7 @@ fn short_entry(entries: &[u8], pos: usize, key_bytes: u8) -> Option<Entry> {
     Some(Entry { outline, seq: SeqNo::new(tag >> KIND_BITS), kind })
 }
 
-/// The entry at `pos`; `key_bytes` as [`Block`] has them.
+/// Returns the entry at `pos`; `key_bytes` as [`Block`] has them.
 fn decode_entry(entries: &[u8], pos: usize, key_bytes: u8) -> FormatResult<Entry> {
     let mut reader = Reader::new(&entries[pos..]);
     let fields = (|| {
@@ -374,7 +374,7 @@ fn read_u32(bytes: &[u8], pos: usize) -> usize {
     u32::from_le_bytes(array) as usize
 }
 
-/// How many bytes `a` and `b` have in common at their start.
+/// Returns how many bytes `a` and `b` have in common at their start.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let mut common = 0;

@@ -112,7 +112,7 @@ impl fmt::Debug for Bloom {
     }
 }
 
-/// The words and masks of a hash's bits within its line.
+/// Returns the words and masks of a hash's bits within its line.
 #[inline]
 fn bits_of(hash: u64, probes: u8) -> impl Iterator<Item = (usize, u64)> {
     let mut state = hash as u32;
@@ -123,8 +123,8 @@ fn bits_of(hash: u64, probes: u8) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The number of probes that lets the fewest absent keys pass: bits per key times ln 2, a little less
-/// because the keys of a line share its bits.
+/// Returns the number of probes that lets the fewest absent keys pass: bits per key times ln 2, a little less because
+/// the keys of a line share its bits.
 fn probes_for(bits_per_key: u8) -> u8 {
     let probes = u32::from(bits_per_key) * 60 / 100;
     (probes as u8).clamp(1, PROBES_MAX)

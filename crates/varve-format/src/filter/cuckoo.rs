@@ -98,17 +98,17 @@ impl Buckets {
         self.slots.encode(out);
     }
 
-    /// The number of slots that are taken.
+    /// Returns the number of slots that are taken.
     pub(super) fn used(&self) -> usize {
         (0..self.slot_count()).filter(|at| self.slots.get(*at) != 0).count()
     }
 
-    /// Whether a fingerprint and a bucket are of those that there may be.
+    /// Returns whether a fingerprint and a bucket are of those that there may be.
     pub(super) fn has(&self, spot: Spot) -> bool {
         spot.bucket < self.count && spot.fingerprint <= low_mask(self.fingerprint_bits)
     }
 
-    /// The number of slots.
+    /// Returns the number of slots.
     pub(super) fn slot_count(&self) -> usize {
         self.count * SLOTS
     }
@@ -118,7 +118,7 @@ impl Buckets {
         (self.slot_count() as u64 * FILL_PERCENT / 100) as usize
     }
 
-    /// Where a hash belongs.
+    /// Returns where a hash belongs.
     #[inline]
     pub(super) fn spot(&self, hash: u64) -> Spot {
         let fingerprint = hash & low_mask(self.fingerprint_bits);
@@ -137,7 +137,7 @@ impl Buckets {
         Spot { bucket, ..spot }
     }
 
-    /// The slots with the fingerprint of `spot`, and their payloads.
+    /// Returns the slots with the fingerprint of `spot`, and their payloads.
     #[inline]
     pub(super) fn matching(&self, spot: Spot) -> impl Iterator<Item = (usize, u64)> + '_ {
         let other = self.other(spot).bucket;

@@ -43,7 +43,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// The sizes that the paper found, and a hundredth of the room more for each of `tries`.
+    /// Returns the sizes that the paper found, and a hundredth of the room more for each of `tries`.
     fn for_keys(keys: usize, tries: u64) -> Shape {
         let log = (keys.max(2) as f64).ln();
         let segment_bits = ((log / 3.33f64.ln() + 2.25) as u32).min(SEGMENT_BITS_MAX);
@@ -58,7 +58,7 @@ impl Shape {
         if self.segments == 0 { 0 } else { (u64::from(self.segments) + 2) << self.segment_bits }
     }
 
-    /// The three cells of a hash that [`Shape::seeded`] returned.
+    /// Returns the three cells of a hash that [`Shape::seeded`] returned.
     #[inline]
     fn cells_of(self, seeded: u64) -> [usize; 3] {
         let firsts = u64::from(self.segments) << self.segment_bits;
@@ -135,7 +135,7 @@ impl FuseFilter {
     }
 }
 
-/// The bits of a hash that its cells must add up to.
+/// Returns the bits of a hash that its cells must add up to.
 #[inline]
 fn fingerprint(seeded: u64) -> u64 {
     (seeded ^ (seeded >> 32)) & u64::from(u32::MAX)

@@ -67,7 +67,7 @@ pub enum FilterPolicy {
 }
 
 impl FilterPolicy {
-    /// The kind of filters that it makes.
+    /// Returns the kind of filters that it makes.
     pub fn kind(self) -> FilterKind {
         match self {
             FilterPolicy::None => FilterKind::None,
@@ -96,7 +96,7 @@ pub enum FilterKind {
 }
 
 impl FilterKind {
-    /// The kind of a table's filters with this number.
+    /// Returns the kind of a table's filters with this number.
     pub fn from_id(id: u8) -> Option<FilterKind> {
         match id {
             1 => Some(FilterKind::None),
@@ -108,7 +108,7 @@ impl FilterKind {
         }
     }
 
-    /// What people call it.
+    /// Returns what people call it.
     pub fn name(self) -> &'static str {
         match self {
             FilterKind::None => "none",
@@ -120,7 +120,7 @@ impl FilterKind {
     }
 }
 
-/// The hash of a key, or of a prefix, that filters are built from and asked with.
+/// Returns the hash of a key, or of a prefix, that filters are built from and asked with.
 #[inline]
 pub fn filter_hash(key: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(key)
@@ -140,7 +140,7 @@ pub enum Filter {
 }
 
 impl Filter {
-    /// The filter that `policy` wants over what has these hashes, which may repeat.
+    /// Returns the filter that `policy` wants over what has these hashes, which may repeat.
     pub fn build(policy: FilterPolicy, mut hashes: Vec<u64>) -> Option<Filter> {
         match policy {
             FilterPolicy::None => None,
@@ -191,7 +191,7 @@ impl Filter {
         }
     }
 
-    /// What it is.
+    /// Returns what it is.
     pub fn kind(&self) -> FilterKind {
         match self {
             Filter::Bloom(_) => FilterKind::Bloom,

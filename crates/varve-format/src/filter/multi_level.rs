@@ -4,16 +4,16 @@
 //! 1. The *primary* table maps fingerprints to sub-levels. A fingerprint occurs once among the slots that a
 //!    key may use, so a key that is not in the secondary table has one sub-level at most.
 //! 2. The *secondary* table holds, whole, the keys whose fingerprint another key had first.
-//! 3. [`MultiLevelFilter::insert`] is told what the write itself found when it looked for the key
-//!    ([`Prior`]): that tells whether an equal fingerprint is the same key's, without reading anything.
-//! 4. [`MultiLevelFilter::lookup`] asks the secondary table, then the primary: at most one sub-level is to
-//!    be read.
-//! 5. A merge moves keys on: [`MultiLevelFilter::moved`] is told from where, which the merge knows.
+//! 3. [`MultiLevelFilter::insert`] gets what the write found when it looked for the key ([`Prior`]). This shows
+//!    without a read whether an equal fingerprint belongs to the same key.
+//! 4. [`MultiLevelFilter::lookup`] looks in the secondary table, then in the primary. At most one sub-level must be
+//!    read.
+//! 5. A merge moves keys to another sub-level: [`MultiLevelFilter::moved`] gets the old one from the merge.
 //!
-//! A *blind* write, which did not look, goes to the secondary table if its fingerprint is taken. When that
-//! is full the filter is *degraded*: further fingerprints repeat in the primary table, and a lookup
-//! may name several sub-levels, as a Bloom filter for each sub-level would. Beyond what its tables
-//! can hold the filter is *saturated*: it names all sub-levels. It never denies a key.
+//! A *blind* write, which did not look, goes to the secondary table if its fingerprint is taken. When that is full
+//! the filter is *degraded*: further fingerprints repeat in the primary table, and a lookup may name several
+//! sub-levels, as a Bloom filter for each sub-level would. Beyond what its tables can hold the filter is *saturated*:
+//! it names all sub-levels. Invariant: the filter never denies a key.
 //!
 //! ```text
 //!  bytes  field
@@ -108,7 +108,7 @@ impl MultiLevelFilter {
         }
     }
 
-    /// What it keeps of each key.
+    /// Returns what it keeps of each key.
     pub fn widths(&self) -> Widths {
         self.widths
     }
@@ -151,7 +151,7 @@ impl MultiLevelFilter {
         }
     }
 
-    /// The sub-levels that may hold the newest row of `key`: at most one unless the filter is degraded
+    /// Returns the sub-levels that may hold the newest row of `key`: at most one unless the filter is degraded
     /// (algorithm 3).
     pub fn lookup(&self, key: &[u8], hash: u64) -> SubLevels {
         if !self.secondary.is_empty()
@@ -238,17 +238,17 @@ impl MultiLevelFilter {
         self.primary.capacity()
     }
 
-    /// The fingerprints in it.
+    /// Returns the fingerprints in it.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// Whether a lookup may name more than one sub-level.
+    /// Returns whether a lookup may name more than one sub-level.
     pub fn is_degraded(&self) -> bool {
         self.degraded || self.saturated
     }
 
-    /// The number of keys in the secondary table.
+    /// Returns the number of keys in the secondary table.
     pub fn secondary_keys(&self) -> usize {
         self.secondary.len()
     }
@@ -388,7 +388,7 @@ impl MultiLevelFilter {
         self.homeless.get(&self.smaller(spot)).copied()
     }
 
-    /// The spot by its smaller bucket.
+    /// Returns the spot by its smaller bucket.
     fn smaller(&self, spot: Spot) -> (usize, u64) {
         (spot.bucket.min(self.primary.other(spot).bucket), spot.fingerprint)
     }

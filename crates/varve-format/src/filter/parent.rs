@@ -68,7 +68,7 @@ impl ParentFilter {
         }
     }
 
-    /// The sub-levels that may hold rows of the prefix with this hash.
+    /// Returns the sub-levels that may hold rows of the prefix with this hash.
     pub fn lookup(&self, hash: u64) -> SubLevels {
         if self.full {
             return self.levels;
@@ -86,7 +86,7 @@ impl ParentFilter {
         self.full &= !self.levels.is_empty();
     }
 
-    /// Whether it names all sub-levels for every prefix, since it has more prefixes than room.
+    /// Returns whether it names all sub-levels for every prefix, since it has more prefixes than room.
     pub fn is_full(&self) -> bool {
         self.full
     }

@@ -128,8 +128,8 @@ impl QuotientFilter {
         }
     }
 
-    /// Where the run of an occupied quotient begins: as many runs after the start of its cluster as
-    /// quotients before it are occupied.
+    /// Returns where the run of an occupied quotient begins: as many runs after the start of its cluster as quotients
+    /// before it are occupied.
     fn run_of(&self, quotient: usize) -> usize {
         let mut cluster = quotient;
         while cluster > 0 && self.slot(cluster) & SHIFTED != 0 {
@@ -146,7 +146,7 @@ impl QuotientFilter {
         run
     }
 
-    /// The slot at `at`; an empty one beyond the last.
+    /// Returns the slot at `at`; an empty one beyond the last.
     #[inline]
     fn slot(&self, at: usize) -> u64 {
         if at < self.len { self.slots.get(at) } else { 0 }
@@ -161,7 +161,7 @@ impl QuotientFilter {
     }
 }
 
-/// The bits of a quotient that fill at most three of four slots.
+/// Returns the bits of a quotient that fill at most three of four slots.
 fn quotient_bits_for(keys: usize) -> u32 {
     let slots = (keys as u64 * 4).div_ceil(3).max(1);
     slots.next_power_of_two().ilog2().min(QUOTIENT_BITS_MAX)

@@ -18,7 +18,7 @@ impl SubLevel {
     /// The largest number there may be.
     pub const MAX: SubLevel = SubLevel(63);
 
-    /// The sub-level numbered `number`; `None` unless from 1 to 63.
+    /// Returns the sub-level numbered `number`; `None` unless from 1 to 63.
     pub const fn new(number: u8) -> Option<SubLevel> {
         if number >= 1 && number <= SubLevel::MAX.0 { Some(SubLevel(number)) } else { None }
     }
@@ -33,7 +33,7 @@ impl SubLevels {
     /// The set of none.
     pub const NONE: SubLevels = SubLevels(0);
 
-    /// The set whose members have their bits set; bit 0 is nobody's.
+    /// Returns the set whose members have their bits set; bit 0 is nobody's.
     pub(super) fn from_bits(bits: u64) -> SubLevels {
         SubLevels(bits & !1)
     }
@@ -63,28 +63,28 @@ impl SubLevels {
         self.0 &= !(1 << level.0);
     }
 
-    /// The members of either.
+    /// Returns the members of either.
     #[must_use]
     pub fn union(self, other: SubLevels) -> SubLevels {
         SubLevels(self.0 | other.0)
     }
 
-    /// Whether it has no member.
+    /// Returns whether it has no member.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The number of members.
+    /// Returns the number of members.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether `level` is a member.
+    /// Returns whether `level` is a member.
     pub fn contains(self, level: SubLevel) -> bool {
         self.0 >> level.0 & 1 == 1
     }
 
-    /// The members, the newest first.
+    /// Returns the members, the newest first.
     pub fn newest_first(self) -> impl Iterator<Item = SubLevel> {
         let mut left = self.0;
         std::iter::from_fn(move || {

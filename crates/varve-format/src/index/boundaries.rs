@@ -1,10 +1,10 @@
-//! What both compact indexes are made from: the first key of each group of blocks but the first.
+//! The boundaries from which both compact indexes are made: the first key of each group of blocks except the first.
 //!
 //! A *boundary* is such a key, a *directory* the prefix of one or more boundaries. Boundary b parts group b
 //! from group b + 1. A key belongs to the group whose number is that of the boundaries at or below it.
 //!
-//! Only directories that some block begins in have boundaries; the collector also notes which prefixes of
-//! the table stand next to them, since those are looked up too and must be told apart.
+//! Only directories in which a block begins have boundaries. The collector also notes the prefixes of the table next
+//! to them, because these are looked up too and must be distinguished.
 
 use super::pages::Pages;
 use crate::filter::PREFIX_BYTES;
@@ -85,7 +85,7 @@ impl BoundaryCollector {
         }
     }
 
-    /// The directories with the boundaries of each.
+    /// Returns the directories with the boundaries of each.
     pub(super) fn by_directory(&self) -> impl Iterator<Item = (&Directory, &[Boundary])> {
         let mut rest = &self.boundaries[..];
         self.directories.iter().map(move |directory| {

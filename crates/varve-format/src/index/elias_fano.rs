@@ -75,7 +75,7 @@ pub(super) fn encode(collected: &BoundaryCollector, out: &mut Vec<u8>) {
     [prefixes, ends, fences, ties].iter().for_each(|list| elias_fano::encode(list, out));
 }
 
-/// The fence of `suffix` in a directory with `count` boundaries from number `start` on.
+/// Returns the fence of `suffix` in a directory with `count` boundaries from number `start` on.
 #[inline]
 fn fence(suffix: u64, zeros: u32, start: usize, count: usize) -> u64 {
     let fences = (count as u64) << FENCE_BITS;
@@ -117,7 +117,7 @@ impl EliasFanoIndex {
         }
     }
 
-    /// The rule that does not hold among the lists.
+    /// Returns the rule that does not hold among the lists.
     fn broken(&self) -> Option<&'static str> {
         let boundaries = self.pages.group_count() - 1;
         if self.zeros > u64::BITS || self.fences.len() != boundaries {
@@ -142,7 +142,7 @@ impl EliasFanoIndex {
         &self.pages
     }
 
-    /// The blocks that can hold `key`, or else the first key after it.
+    /// Returns the blocks that can hold `key`, or else the first key after it.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> RangeInclusive<usize> {
         let (prefix, suffix) = split(key);

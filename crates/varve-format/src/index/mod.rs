@@ -49,7 +49,7 @@ pub enum IndexPolicy {
 }
 
 impl IndexPolicy {
-    /// The policy with this number.
+    /// Returns the policy with this number.
     pub fn from_id(id: u8) -> Option<IndexPolicy> {
         match id {
             1 => Some(IndexPolicy::Plain),
@@ -59,7 +59,7 @@ impl IndexPolicy {
         }
     }
 
-    /// What people call it.
+    /// Returns what people call it.
     pub fn name(self) -> &'static str {
         match self {
             IndexPolicy::Plain => "plain",
@@ -93,9 +93,9 @@ impl Index {
         Ok(Index(kind))
     }
 
-    /// The blocks that can hold the newest version of `key` as of `seq`, if the table has one. More than
-    /// one where the index cannot tell them apart: a reader tries one after the other. `None` if all
-    /// versions of the table are known to be before it.
+    /// Returns the blocks that can hold the newest version of `key` as of `seq`, if the table has one. More than one
+    /// where the index cannot tell them apart: a reader tries one after the other. `None` if all versions of the
+    /// table are known to be before it.
     #[inline]
     pub fn find(&self, key: &[u8], seq: SeqNo) -> Option<RangeInclusive<usize>> {
         match &self.0 {
@@ -105,8 +105,8 @@ impl Index {
         }
     }
 
-    /// The blocks that can hold the first version at or after (`key`, `seq`) in internal order, or else
-    /// it is the first of the block that follows them. Contains what [`Index::find`] says.
+    /// Returns the blocks that can hold the first version at or after (`key`, `seq`) in internal order, or else it is
+    /// the first of the block that follows them. Contains what [`Index::find`] says.
     #[inline]
     pub fn seek(&self, key: &[u8], seq: SeqNo) -> Option<RangeInclusive<usize>> {
         match &self.0 {
@@ -115,8 +115,8 @@ impl Index {
         }
     }
 
-    /// The last block that can hold a key below `end`, or one after it where the index does not know better; `None` if
-    /// that is the table's last.
+    /// Returns the last block that can hold a key below `end`, or one after it where the index does not know better;
+    /// `None` if that is the table's last.
     pub fn last_below(&self, end: &[u8]) -> Option<usize> {
         match &self.0 {
             Kind::Plain(index) => index.find(end, SeqNo::ZERO),
@@ -125,7 +125,7 @@ impl Index {
         }
     }
 
-    /// Where block `block` stands; `None` beyond the last.
+    /// Returns where block `block` stands; `None` beyond the last.
     #[inline]
     pub fn handle(&self, block: usize) -> Option<Handle> {
         match &self.0 {
@@ -135,7 +135,7 @@ impl Index {
         }
     }
 
-    /// The number of blocks; at least 1.
+    /// Returns the number of blocks; at least 1.
     pub fn block_count(&self) -> usize {
         match &self.0 {
             Kind::Plain(index) => index.block_count(),
@@ -154,7 +154,7 @@ impl Index {
     }
 }
 
-/// The last key of 8 + 8 bytes below `end`.
+/// Returns the last key of 8 + 8 bytes below `end`.
 fn before(end: &[u8]) -> [u8; 2 * PREFIX_BYTES] {
     let (prefix, suffix) = split(end);
     let number = u128::from(prefix) << u64::BITS | u128::from(suffix);
@@ -182,7 +182,7 @@ impl IndexBuilder {
         }
     }
 
-    /// What is being built.
+    /// Returns what is being built.
     pub(crate) fn policy(&self) -> IndexPolicy {
         match self {
             IndexBuilder::Plain(_) => IndexPolicy::Plain,

@@ -110,12 +110,12 @@ impl Pages {
         self.blocks as usize
     }
 
-    /// The number of groups; at least 1 if there is a block.
+    /// Returns the number of groups; at least 1 if there is a block.
     pub(super) fn group_count(&self) -> usize {
         self.block_count() - self.continued.len()
     }
 
-    /// Where block `block` stands; `None` beyond the last.
+    /// Returns where block `block` stands; `None` beyond the last.
     #[inline]
     pub(super) fn handle(&self, block: usize) -> Option<Handle> {
         if block >= self.block_count() {
@@ -132,7 +132,7 @@ impl Pages {
         Some(Handle { offset: page * PAGE_BYTES, len })
     }
 
-    /// The blocks of groups `first` to `last`.
+    /// Returns the blocks of groups `first` to `last`.
     #[inline]
     pub(super) fn blocks_of(&self, first: usize, last: usize) -> RangeInclusive<usize> {
         if self.continued.is_empty() {
@@ -146,7 +146,7 @@ impl Pages {
             + self.continued.capacity() * size_of::<u32>()
     }
 
-    /// The first block of a group; the number of blocks for the group after the last.
+    /// Returns the first block of a group; the number of blocks for the group after the last.
     fn first_block(&self, group: usize) -> usize {
         // As many blocks are continued before the group as can be while their groups are before it.
         let (mut low, mut high) = (0, self.continued.len());
@@ -167,7 +167,7 @@ impl Pages {
         (u64::from(self.blocks) * u64::from(self.block_pages) + u64::from(extra)) * PAGE_BYTES
     }
 
-    /// The pages that the first `count` large blocks take beyond others.
+    /// Returns the pages that the first `count` large blocks take beyond others.
     fn extra_before(&self, count: usize) -> u32 {
         count.checked_sub(1).map_or(0, |last| self.large[last].1)
     }
@@ -178,7 +178,7 @@ impl Pages {
         u64::from(self.block_pages) + u64::from(extra.fold(first, u32::max))
     }
 
-    /// The block after the next one of a list, of which all before `next` were listed.
+    /// Returns the block after the next one of a list, of which all before `next` were listed.
     fn next_listed(&self, reader: &mut Reader<'_>, next: u32) -> FormatResult<u32> {
         let gap = reader.varint_u32()?;
         match next.checked_add(gap) {
@@ -188,7 +188,7 @@ impl Pages {
     }
 }
 
-/// The length of a list whose members take a byte or more.
+/// Returns the length of a list whose members take a byte or more.
 fn list_len(reader: &mut Reader<'_>) -> FormatResult<u64> {
     let len = reader.varint()?;
     let max = reader.remaining() as u64;

@@ -104,9 +104,9 @@ impl PlainIndex {
         Ok(())
     }
 
-    /// The number of the only block that can hold the newest version of `key` as of `seq`. The first
-    /// version at or after (`key`, `seq`) in internal order is in it too, or else the first of the next
-    /// block. `None` if all versions of the table are before it.
+    /// Returns the number of the only block that can hold the newest version of `key` as of `seq`. The first version
+    /// at or after (`key`, `seq`) in internal order is in it too, or else the first of the next block. `None` if all
+    /// versions of the table are before it.
     pub(super) fn find(&self, key: &[u8], seq: SeqNo) -> Option<usize> {
         let (mut low, mut high) = (0, self.ends.len());
         while low < high {

@@ -43,7 +43,7 @@ pub(super) fn put_split(out: &mut BitWriter, keys: usize, left: usize) {
     out.put_gamma(gamma as u64);
 }
 
-/// How many of `keys` keys go left; `None` if the bits say nothing possible.
+/// Returns how many of `keys` keys go left; `None` if the bits say nothing possible.
 ///
 /// REQUIRES: `keys` at least 2.
 #[inline]
@@ -84,7 +84,7 @@ const fn codes() -> [Code; SYMBOLS_MAX] {
     all
 }
 
-/// The lengths of the code of the splits of `keys` keys.
+/// Returns the lengths of the code of the splits of `keys` keys.
 const fn huffman_lens(keys: usize) -> [u8; SYMBOLS_MAX] {
     let mut weights = [0u32; SYMBOLS_MAX];
     let mut members = [0u32; SYMBOLS_MAX];
@@ -113,7 +113,7 @@ const fn huffman_lens(keys: usize) -> [u8; SYMBOLS_MAX] {
     lens
 }
 
-/// The smallest weight's place that is not 0, and not `except`; the first of equal ones.
+/// Returns the smallest weight's place that is not 0, and not `except`; the first of equal ones.
 const fn lightest(weights: &[u32; SYMBOLS_MAX], except: usize) -> usize {
     let (mut best, mut at) = (SYMBOLS_MAX, 0);
     while at < SYMBOLS_MAX {
@@ -126,7 +126,7 @@ const fn lightest(weights: &[u32; SYMBOLS_MAX], except: usize) -> usize {
     best
 }
 
-/// The canonical code of these lengths.
+/// Returns the canonical code of these lengths.
 const fn code(lens: [u8; SYMBOLS_MAX], symbols: usize) -> Code {
     let mut made = Code { lens, codes: [0; SYMBOLS_MAX], lookup: [(0, 0); 1 << LOOKUP_BITS] };
     let (mut next, mut len) = (0u32, 1u32);

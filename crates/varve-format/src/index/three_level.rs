@@ -207,7 +207,7 @@ impl ThreeLevelIndex {
         &self.pages
     }
 
-    /// The blocks that hold `key`, if the table does (algorithm 2).
+    /// Returns the blocks that hold `key`, if the table does (algorithm 2).
     pub(super) fn find(&self, key: &[u8]) -> RangeInclusive<usize> {
         let (prefix, suffix) = split(key);
         let group = match self.directory(prefix) {
@@ -217,7 +217,7 @@ impl ThreeLevelIndex {
         self.pages.blocks_of(group, group)
     }
 
-    /// The blocks that can hold the first key at or after `key`, or else it begins the next.
+    /// Returns the blocks that can hold the first key at or after `key`, or else it begins the next.
     pub(super) fn seek(&self, key: &[u8]) -> RangeInclusive<usize> {
         let (first, last) = match self.directory(split(key).0) {
             KeyPosition::Before(directory) => {

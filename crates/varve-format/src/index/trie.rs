@@ -10,9 +10,12 @@
 //! n above 1   the split; the trie of the keys that go left; the trie of those that go right
 //! ```
 //!
-//! Uniform keys take 2.6 to 2.9 bits and their tails. A trie that has leaves alone tells apart the keys it holds and no others. Here each key comes with the
-//! number of its leading bits that *matter*; where the leaf is less deep, the tail holds the rest. Then a
-//! search is exact for every key that differs from all of the trie's in what matters, or equals one.
+//! Uniform keys take 2.6 to 2.9 bits and their tails. A trie with only leaves distinguishes only the keys that it
+//! holds. Here each key comes with the number of its leading bits that *matter*; if the leaf is less deep, the tail
+//! holds the rest.
+//!
+//! Invariant: a search is exact for every key that differs in the bits that matter from all keys of the trie, or
+//! equals one.
 //!
 //! Departure from the papers: tails. SlimDB looks up keys that the index does not hold (every key of a
 //! block but its first and last), which leaves alone would place on either side.
@@ -33,7 +36,7 @@ pub(super) struct TrieKey {
     pub(super) matter: u32,
 }
 
-/// Where a key belongs among those of a trie.
+/// The position of a key among the keys of a trie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyPosition {
     /// After this many keys, and before the next.
@@ -63,8 +66,8 @@ pub(super) fn encode(keys: &[TrieKey], depth: u32, out: &mut BitWriter) {
     }
 }
 
-/// The place of `key` among the `len` keys of the trie at `bits`, whose bits before `depth` are those
-/// of `key`.
+/// Returns the position of `key` among the `len` keys of the trie at `bits`, whose bits before `depth` are the same
+/// as of `key`.
 ///
 /// REQUIRES: [`check`] took the trie.
 #[inline]

@@ -50,7 +50,7 @@ pub struct LogId {
 }
 
 impl LogId {
-    /// The number that stands for the file in the checksum of the record at `offset`.
+    /// Returns the number that stands for the file in the checksum of the record at `offset`.
     pub(super) fn in_checksum(self, offset: u64) -> u64 {
         if offset == 0 { self.file.get() } else { self.file.get() ^ self.salt }
     }

@@ -23,7 +23,8 @@ pub enum NextRecord {
     },
 }
 
-/// Whether `rest`, what stands behind the last record of a log, is room that was taken ahead and not written to.
+/// Returns whether `rest`, what stands behind the last record of a log, is room that was taken ahead and not written
+/// to.
 pub fn is_room(rest: &[u8]) -> bool {
     rest.iter().all(|byte| *byte == 0)
 }
@@ -42,7 +43,7 @@ impl LogReader {
         LogReader { bytes, log: LogId { file, salt: 0 }, pos: 0 }
     }
 
-    /// Where the next record begins: the length of what was read so far.
+    /// Returns where the next record begins: the length of what was read so far.
     pub fn offset(&self) -> u64 {
         self.pos as u64
     }
@@ -52,7 +53,7 @@ impl LogReader {
         self.log
     }
 
-    /// The next record. After `End` or `Bad`, the same again.
+    /// Returns the next record. After `End` or `Bad`, the same again.
     pub fn next_record(&mut self) -> NextRecord {
         if self.pos == self.bytes.len() {
             return NextRecord::End;
@@ -72,8 +73,8 @@ impl LogReader {
     }
 }
 
-/// What the record that seems to begin at `offset` of the log `bytes` would hold, its length, and its payload, whatever its checksum
-/// says: damage may be anywhere in it.
+/// Returns what the record that seems to begin at `offset` of the log `bytes` would hold, its length, and its
+/// payload, whatever its checksum says: damage may be anywhere in it.
 pub fn claimed_record(bytes: &Bytes, offset: u64) -> Option<(RecordKind, usize, Bytes)> {
     let start = usize::try_from(offset).ok()?;
     let framing = decode_framing(bytes.get(start..)?, offset).ok()?;
@@ -82,7 +83,7 @@ pub fn claimed_record(bytes: &Bytes, offset: u64) -> Option<(RecordKind, usize, 
     Some((framing.kind, encoded_len(len), bytes.slice(payload..payload + len)))
 }
 
-/// The record at `pos`.
+/// Returns the record at `pos`.
 pub(super) fn record_at(bytes: &Bytes, log: LogId, pos: usize) -> Result<Record, FormatError> {
     let offset = pos as u64;
     let rest = &bytes[pos..];

@@ -94,7 +94,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// The offset at which the next record begins.
+    /// Returns the offset at which the next record begins.
     pub fn end(&self) -> u64 {
         self.offset + encoded_len(self.payload.len()) as u64
     }
@@ -156,8 +156,8 @@ pub(super) struct Framing {
     pub(super) stored_crc: u32,
 }
 
-/// The header at the start of `bytes`, which reach to the end of the log. Errors count offsets from
-/// the record's start.
+/// Returns the header at the start of `bytes`, which reach to the end of the log. Errors count offsets from the
+/// record's start.
 pub(super) fn decode_framing(bytes: &[u8], offset: u64) -> FormatResult<Framing> {
     let mut reader = Reader::new(bytes);
     let stored_crc = reader.u32()?;

@@ -1,14 +1,13 @@
 //! Finds the valid records after a bad one.
 //!
-//! Every multiple of 8 bytes may begin a record. Bytes that look like a record's header and name a
-//! long payload would cost a checksum of that payload each; a log full of such bytes (file data can
-//! be anything) would take hours. So:
+//! A record may begin at every multiple of 8 bytes. Bytes that look like a header with a long payload would each cost
+//! a checksum of that payload. A log full of such bytes, which file data may be, would take hours. So:
 //!
 //! 1. One pass keeps the CRC of the log up to every 256th byte.
-//! 2. A CRC is linear: that of a range follows from those of the log up to its two ends, where the
-//!    first is carried over the range's length by a multiplication of polynomials. A candidate costs
-//!    less than a microsecond, however long it says it is.
-//! 3. What passes is read as any other record.
+//! 2. A CRC is linear: the CRC of a range follows from the CRCs of the log up to its two ends, where the first is
+//!    carried over the length of the range by a multiplication of polynomials. A candidate costs less than a
+//!    microsecond, whatever length it claims.
+//! 3. A candidate with a right checksum is read like any other record.
 
 use bytes::Bytes;
 
@@ -17,8 +16,8 @@ use super::record::{Framing, HEADER_BYTES, KIND_AT, decode_framing, encoded_len}
 use super::{ALIGN_BYTES, LogId, Record};
 use crate::checksum::{CRC_BYTES, Sums, carry, placed_crc};
 
-/// The valid records of `bytes`, the whole of `log`, at or after offset `from`, found by trying
-/// every place where one may begin. Takes time in proportion to the length of the log.
+/// Returns the valid records of `bytes`, the whole of `log`, at or after offset `from`, found by trying every place
+/// where one may begin. Takes time in proportion to the length of the log.
 pub fn resync(bytes: Bytes, log: LogId, from: u64) -> impl Iterator<Item = Record> {
     let align = ALIGN_BYTES as u64;
     let mut pos = usize::try_from(from.div_ceil(align).saturating_mul(align)).unwrap_or(usize::MAX);
@@ -37,7 +36,7 @@ pub fn resync(bytes: Bytes, log: LogId, from: u64) -> impl Iterator<Item = Recor
     })
 }
 
-/// Whether a header stands at `pos` whose checksum is right.
+/// Returns whether a header stands at `pos` whose checksum is right.
 ///
 /// REQUIRES: `HEADER_BYTES` bytes at `pos`.
 fn may_begin(bytes: &[u8], sums: &Sums, log: LogId, pos: usize) -> bool {

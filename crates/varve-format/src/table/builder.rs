@@ -1,10 +1,12 @@
 //! Builds a table file from versions in internal order.
 //!
 //! 1. [`TableBuilder::add`] fills a block; a full block is sealed into the output.
-//! 2. Between calls the caller writes [`TableBuilder::output`] to the file and clears it, so that
-//!    memory holds a block and the index and filters in the making, not the table.
+//! 2. Between calls the caller writes [`TableBuilder::output`] to the file and clears it. So memory holds only a
+//!    block and the unfinished index and filters, not the table.
 //! 3. [`TableBuilder::stitch`] points at a whole block of an older file instead.
 //! 4. [`TableBuilder::finish`] appends filters, index, properties and footer.
+//!
+//! Invariant: the versions that are added ascend in internal order.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -48,7 +50,7 @@ pub struct TableOptions {
 }
 
 impl TableOptions {
-    /// Whether a block of an older table that stands at `handle` can be one of this table.
+    /// Returns whether a block of an older table that stands at `handle` can be one of this table.
     pub fn may_stitch(&self, handle: Handle) -> bool {
         self.index_policy() == IndexPolicy::Plain
             || (u64::from(handle.len).is_multiple_of(PAGE_BYTES) && handle.len >= self.block_bytes)
@@ -240,7 +242,7 @@ impl TableBuilder {
         self.properties.entries == 0
     }
 
-    /// The key added last; empty if none.
+    /// Returns the key added last; empty if none.
     pub fn last_key(&self) -> &[u8] {
         if self.block.is_empty() { &self.sealed_key } else { self.block.last_key() }
     }
@@ -403,7 +405,7 @@ impl TableBuilder {
         Ok(())
     }
 
-    /// Whether every block fills whole pages.
+    /// Returns whether every block fills whole pages.
     fn is_paged(&self) -> bool {
         self.index.policy() != IndexPolicy::Plain
     }

@@ -57,20 +57,20 @@ pub struct Footer {
 }
 
 impl Footer {
-    /// The salt that the footer of a table names, for a reader who has no manifest; only [`Footer::decode`] with it
-    /// tells whether it is right.
+    /// Returns the salt that the footer of a table names, for a reader who has no manifest; only [`Footer::decode`]
+    /// with it tells whether it is right.
     pub fn salt_of(bytes: &[u8]) -> FormatResult<FileSalt> {
         let at = VERSION_AT - 8;
         let own = bytes.get(at..).unwrap_or_default();
         Reader::new(own).u64().map(FileSalt::new).map_err(|error| error.shifted(at as u64))
     }
 
-    /// Where the data blocks of the file end.
+    /// Returns where the data blocks of the file end.
     pub fn data_end(&self) -> u64 {
         self.sections().map(|(_, handle)| handle.offset).min().unwrap_or(0)
     }
 
-    /// The sections besides the data blocks, with their names.
+    /// Returns the sections besides the data blocks, with their names.
     pub fn sections(&self) -> impl Iterator<Item = (&'static str, Handle)> {
         let all = [
             ("filter", self.filter),

@@ -1,8 +1,10 @@
 //! Where the data blocks of a stitched table are: runs of blocks in the table's own file and in older ones.
 //!
-//! A merge leaves long runs of blocks that nothing else interleaves where they are and points at them; the files
-//! pointed at are the table's *zones* (KVFS thesis 3.2, figure 3.3). The index of such a table counts offsets as
-//! if its runs followed each other in one file; this list says where each of them stands.
+//! A merge does not copy a long run of blocks if no other key falls between them. It points at them, and the files
+//! with such runs are the *zones* of the table (KVFS thesis 3.2, figure 3.3). The index of such a table counts
+//! offsets as if its runs followed each other in one file. This list says where each run is.
+//!
+//! Invariant: the runs are in the order of their keys.
 //!
 //! ```text
 //! varint  number of zones; then of each
@@ -15,8 +17,8 @@
 //!           varint bytes
 //! ```
 //!
-//! Departure from the paper: a zone there is a unit of allocation of 8 MB; here it is a table file, or what is
-//! left of one.
+//! Departure from the paper: there a zone is a unit of allocation of 8 MB; here it is a table file or the rest of
+//! one.
 
 use varve_types::{FileNo, FileSalt};
 
@@ -148,12 +150,12 @@ impl Zones {
         Handle { offset: end, len: handle.len }
     }
 
-    /// The zones besides the own file.
+    /// Returns the zones besides the own file.
     pub fn zones(&self) -> &[Zone] {
         &self.zones
     }
 
-    /// The runs, in the order of keys.
+    /// Returns the runs, in the order of keys.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
@@ -171,8 +173,8 @@ impl Zones {
         self.runs.iter().filter(|run| run.zone == 0).map(|run| run.bytes).sum()
     }
 
-    /// The zone, and the place in its file, of the block that the index has at `handle`; `None` if it does not lie
-    /// within one run.
+    /// Returns the zone, and the place in its file, of the block that the index has at `handle`; `None` if it does
+    /// not lie within one run.
     pub fn place(&self, handle: Handle) -> Option<(usize, Handle)> {
         let at = self.starts.partition_point(|start| *start <= handle.offset).checked_sub(1)?;
         let (run, within) = (self.runs[at], handle.offset - self.starts[at]);
@@ -181,7 +183,7 @@ impl Zones {
         fits.then_some((run.zone as usize, place))
     }
 
-    /// What the manifest has of each zone.
+    /// Returns what the manifest has of each zone.
     pub fn metas(&self) -> Vec<ZoneMeta> {
         let meta = |(number, zone): (usize, &Zone)| {
             let own = || self.runs.iter().filter(|run| run.zone as usize == number + 1);
@@ -202,14 +204,14 @@ impl Zones {
     }
 }
 
-/// Whether a block at `offset` of `zone` follows one that ends at `end`. In the own file there may be padding between
-/// them; elsewhere it may as well be a block that the table does not point at.
+/// Returns whether a block at `offset` of `zone` follows one that ends at `end`. In the own file there may be padding
+/// between them; elsewhere it may as well be a block that the table does not point at.
 fn follows(zone: u32, offset: u64, end: u64) -> bool {
     let gap = offset.checked_sub(end);
     gap.is_some_and(|gap| gap == 0 || (zone == 0 && gap < PAGE_BYTES))
 }
 
-/// The length of a list whose members take `least` bytes or more.
+/// Returns the length of a list whose members take `least` bytes or more.
 fn list_len(reader: &mut Reader<'_>, least: usize) -> FormatResult<u64> {
     let len = reader.varint()?;
     let max = (reader.remaining() / least) as u64;
