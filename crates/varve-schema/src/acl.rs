@@ -1,5 +1,9 @@
-//! POSIX access control lists: their bytes, and the rules by which they grant, follow a mode and are
+//! POSIX access control lists: their bytes, and the rules by which they grant rights, follow a mode and are
 //! inherited.
+//!
+//! 1. [`Acl::decode`] reads a list that a program sets; [`Acl::encode`] writes it.
+//! 2. [`Acl::grants`] checks a caller's rights.
+//! 3. A change of the mode changes the list, and a new object inherits the default list of its directory.
 //!
 //! A list is stored as the extended attribute [`ACL_ACCESS`] or [`ACL_DEFAULT`], in the form in which the
 //! kernel and the tools exchange it:
@@ -10,20 +14,19 @@
 //! id:  of tags 2 and 8 only; else 2^32 - 1
 //! ```
 //!
-//! Invariants: the tags are in this order; owner, owning group and others are there once, the mask at most
-//! once, and exactly then if it must be that a user or group is named. A list of just the three says what a mode
-//! says and is kept as the mode instead ([`Acl::is_minimal`]); any other stands beside a mode whose bits for
-//! the group are its mask.
+//! Invariants: the tags are in this order. Owner, owning group and others are there once, the mask at most once, and
+//! always if the list names a user or a group. A list of just the first three says the same as a mode and is stored
+//! as the mode ([`Acl::is_minimal`]). Any other list is stored beside a mode whose group bits are its mask.
 //!
 //! Source: POSIX.1e draft 17, 23.1; the algorithms as acl(5) states them.
 
 use crate::DecodeError;
 
-/// The attribute that holds the list by which an inode is accessed.
+/// The attribute that holds the list for access to an inode.
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of a directory that holds the list for what is made in it.
+/// The attribute of a directory that holds the list for new objects in it.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// The most entries of a list: with more the kernel could not read it, whose buffer is one page.
+/// The most entries of a list. The kernel cannot read a longer list, because its buffer is one page.
 pub const ACL_ENTRIES_MAX: usize = (4096 - HEADER_BYTES) / ENTRY_BYTES;
 
 const VERSION: u32 = 2;
@@ -31,7 +34,7 @@ const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 const NO_ID: u32 = u32::MAX;
 
-/// Whom an entry is about.
+/// To whom an entry grants rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclTag {
     /// The owner of the inode.
@@ -42,9 +45,9 @@ pub enum AclTag {
     OwningGroup,
     /// The group with this id.
     Group(u32),
-    /// The most that all but the owner and others can have.
+    /// The most rights of all except the owner and others.
     Mask,
-    /// Everybody else.
+    /// All other users.
     Others,
 }
 
@@ -83,7 +86,7 @@ impl AclTag {
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// To whom it grants rights.
     pub tag: AclTag,
     /// 4 to read, 2 to write, 1 to execute or search.
     pub perm: u16,
@@ -95,7 +98,7 @@ pub struct Acl {
     entries: Vec<AclEntry>,
 }
 
-/// Who asks a list.
+/// The user whose rights are checked.
 #[derive(Clone, Copy, Debug)]
 pub struct AclCaller<'a> {
     /// The user.
@@ -107,22 +110,22 @@ pub struct AclCaller<'a> {
 }
 
 impl AclCaller<'_> {
-    /// Whether the caller is in `group`.
+    /// Returns whether the caller is in `group`.
     pub fn is_in(&self, group: u32) -> bool {
         self.gid == group || self.groups.contains(&group)
     }
 }
 
 impl Acl {
-    /// The list of these entries. The error says which rule they break, at which of them (as an offset of
-    /// the encoding).
+    /// Makes a list of these entries. The error says which rule they break and at which entry (as an offset in the
+    /// encoding).
     pub fn new(entries: impl IntoIterator<Item = AclEntry>) -> Result<Acl, DecodeError> {
         let acl = Acl { entries: entries.into_iter().collect() };
         acl.check()?;
         Ok(acl)
     }
 
-    /// Reads a list; `None` if it has no entries, which means that there is to be no list.
+    /// Decodes a list; `None` if it has no entries, which stands for the removal of the list.
     pub fn decode(bytes: &[u8]) -> Result<Option<Acl>, DecodeError> {
         let error = |what, offset| DecodeError { what, offset };
         let Some((version, rest)) = bytes.split_first_chunk() else {
@@ -153,7 +156,7 @@ impl Acl {
         Ok(Some(acl))
     }
 
-    /// The list's bytes.
+    /// Returns the bytes of the list.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES + self.entries.len() * ENTRY_BYTES);
         out.extend_from_slice(&VERSION.to_le_bytes());
@@ -165,7 +168,7 @@ impl Acl {
         out
     }
 
-    /// The entries, in order.
+    /// Returns the entries in order.
     pub fn entries(&self) -> &[AclEntry] {
         &self.entries
     }
@@ -179,7 +182,7 @@ impl Acl {
             }
             let is_named = matches!(tag, AclTag::User(_) | AclTag::Group(_));
             named |= is_named;
-            // Owner and owning group must have been passed before anything that sorts after them.
+            // Owner and owning group come before all entries that sort after them.
             let number = tag.number();
             let in_order = number > last || (is_named && number == last);
             let (owner_due, group_due) = (last == 0, last < 4 && number > 4);
@@ -201,8 +204,8 @@ impl Acl {
         self.entries.iter().find(|entry| entry.tag == tag).map(|entry| entry.perm)
     }
 
-    /// Calls `change` with the owner's entry, the one that stands for the group in a mode (the mask if
-    /// there is one), and the others'.
+    /// Calls `change` with the entry of the owner, the entry of the group bits of a mode (the mask if there is one),
+    /// and the entry of others.
     fn for_each_class(&mut self, mut change: impl FnMut(&mut AclEntry, u32)) {
         let group = match self.perm_of(AclTag::Mask) {
             Some(_) => AclTag::Mask,
@@ -218,26 +221,25 @@ impl Acl {
         }
     }
 
-    /// Whether the list says no more than a mode can.
+    /// Returns whether a mode can say the same as the list.
     pub fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// The mode bits (`0o777`) that stand beside this list.
+    /// Returns the mode bits (`0o777`) that belong to this list.
     pub fn mode(&self) -> u16 {
         let of = |tag| self.perm_of(tag).unwrap_or(0);
         let group = self.perm_of(AclTag::Mask).unwrap_or(of(AclTag::OwningGroup));
         of(AclTag::Owner) << 6 | group << 3 | of(AclTag::Others)
     }
 
-    /// Follows a change of the mode: the owner's, the group's (the mask's) and the others' bits become those
-    /// of `mode`.
+    /// Follows a change of the mode: takes the bits of the owner, of the group (the mask) and of others from `mode`.
     pub fn follow_mode(&mut self, mode: u16) {
         self.for_each_class(|entry, shift| entry.perm = (mode >> shift) & 0o7);
     }
 
-    /// What something made with `mode` gets in a directory whose default list this is: its access list, and
-    /// its mode. The umask takes no part.
+    /// Returns the access list and the mode of an object that is made with `mode` in a directory with this default
+    /// list. The umask does not matter.
     pub fn inherit(&self, mode: u16) -> (Acl, u16) {
         let mut access = self.clone();
         access.for_each_class(|entry, shift| entry.perm &= mode >> shift);
@@ -245,8 +247,8 @@ impl Acl {
         (access, mode)
     }
 
-    /// Whether `caller` may do all of `wanted` (as [`AclEntry::perm`]) with an inode of `owner` and `group`.
-    /// A privileged caller does not ask.
+    /// Returns whether `caller` has all rights in `wanted` (as in [`AclEntry::perm`]) to an inode of `owner` and
+    /// `group`. REQUIRES: the caller is not privileged.
     pub fn grants(&self, caller: AclCaller<'_>, owner: u32, group: u32, wanted: u16) -> bool {
         let mask = self.perm_of(AclTag::Mask).unwrap_or(0o7);
         let enough = |perm: u16| wanted & !perm == 0;
@@ -260,7 +262,7 @@ impl Acl {
                 AclTag::Others => return !in_a_group && enough(*perm),
                 _ => continue,
             }
-            // The first entry of one of the caller's groups that is enough decides.
+            // The first sufficient entry for one of the caller's groups decides.
             if enough(*perm) {
                 return enough(perm & mask);
             }

@@ -1,8 +1,8 @@
-//! Rows of what clones have not copied yet.
+//! Rows about the parts of clones that are not copied yet.
 //!
-//! A clone reads from a *source*: a named state of the store, called by its epoch. A directory whose names are still
-//! those of a directory of the source is *folded*; a file whose bytes are still those of one there *borrows* them. Each has
-//! a reference row, whose key names the source and it:
+//! A clone reads from a *source*: a state of the store, identified by its epoch. A directory that still takes its
+//! names from a directory of the source is *folded*. A file may still share its bytes with a file of the source. Each
+//! such directory or file has a reference row, whose key holds the source and its own id:
 //!
 //! ```text
 //! reference row of a file:              | version u8 | 1 |
@@ -11,8 +11,8 @@
 //! remap row:                        | version u8 | ino varint | left varint |
 //! ```
 //!
-//! A file of several names that was cloned has a remap row while some of its names are in directories that are still
-//! folded, by which they become names of the same file.
+//! A cloned file with several names has a remap row while some of its names are in folded directories. By this row
+//! they become names of the same file.
 
 use bytes::Bytes;
 use varve_types::{InodeId, Timestamp};
@@ -26,20 +26,20 @@ const DIRECTORY: u8 = 2;
 /// Room for the row of a folded directory, and for a word.
 const DIRECTORY_ROOM: usize = 96;
 
-/// How a directory gets the names that it does not have yet.
+/// How a folded directory gets the names that it does not have yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Folded {
-    /// The directory of the source that has them.
+    /// The directory of the source that has the names.
     pub dir: InodeId,
-    /// The directory of the source that was cloned, which is it or above it.
+    /// The directory of the source that was cloned: this one or one above it.
     pub top: InodeId,
-    /// An id that was handed out for the clone alone.
+    /// The id of the clone.
     pub clone: InodeId,
-    /// The first of the inode ids that are set aside for what lies below.
+    /// The first inode id that is reserved for what lies below.
     pub next: InodeId,
-    /// The end of those.
+    /// The end of the reserved ids.
     pub end: InodeId,
-    /// The last row of names that is there already.
+    /// The last row of names that is copied already.
     pub after: Option<EntrySuffix>,
     /// When the clone was made.
     pub made: Timestamp,
@@ -48,14 +48,14 @@ pub struct Folded {
 /// A reference row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloneReference {
-    /// Of a file, whose content says where its bytes are.
+    /// The reference of a file, whose content says where its bytes are.
     File,
-    /// Of a folded directory.
+    /// The reference of a folded directory.
     Directory(Folded),
 }
 
 impl CloneReference {
-    /// The row's value.
+    /// Returns the row's value.
     pub fn encode(self) -> Vec<u8> {
         let CloneReference::Directory(folded) = self else { return vec![ROW_VERSION, FILE] };
         let Folded { dir, top, clone, next, end, after, made } = folded;
@@ -69,7 +69,7 @@ impl CloneReference {
         out.as_slice().to_vec()
     }
 
-    /// Reads a row's value.
+    /// Decodes a row's value.
     pub fn decode(bytes: &Bytes) -> Result<CloneReference, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;
@@ -103,12 +103,12 @@ impl CloneReference {
 pub struct CloneRemap {
     /// The file in the clone.
     pub ino: InodeId,
-    /// How many of its names are in directories that are still folded; not 0.
+    /// How many of its names are in folded directories; not 0.
     pub left: u64,
 }
 
 impl CloneRemap {
-    /// The row's value.
+    /// Returns the row's value.
     pub fn encode(self) -> Vec<u8> {
         let mut out = vec![ROW_VERSION];
         put_varint(&mut out, self.ino.get());
@@ -116,7 +116,7 @@ impl CloneRemap {
         out
     }
 
-    /// Reads a row's value.
+    /// Decodes a row's value.
     pub fn decode(bytes: &Bytes) -> Result<CloneRemap, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;

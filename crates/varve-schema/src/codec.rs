@@ -1,7 +1,9 @@
-//! Reading and writing the parts that values are made of.
+//! Encodes and decodes the parts of values.
 //!
-//! A varint is LEB128: 7 bits a byte, lowest first, the high bit set on all bytes but the last; at most
-//! 10 bytes, and never longer than needed, so that every value has one encoding.
+//! A varint is LEB128: 7 bits in each byte, the lowest first, with the high bit set in all bytes except the last.
+//!
+//! Invariants: a varint has at most 10 bytes and is never longer than needed, so that every value has one encoding. A
+//! reader never reads beyond the row.
 
 use bytes::Bytes;
 
@@ -15,12 +17,12 @@ pub struct DecodeError {
     pub offset: usize,
 }
 
-/// Set in every byte of a varint but the last.
+/// The bit that is set in every byte of a varint except the last.
 const MORE: u64 = 0x8080_8080_8080_8080;
-/// The bits of a number that a word holds, 7 in each byte.
+/// The bits of a word that hold a number, 7 in each byte.
 const WORD_BITS: u32 = 56;
 
-/// Takes a row apart from front to back.
+/// Decodes a row from front to back.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     row: &'a Bytes,
@@ -34,12 +36,12 @@ impl<'a> Reader<'a> {
         Reader { row, rest: row }
     }
 
-    /// The number of bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(crate) fn at(&self) -> usize {
         self.row.len() - self.rest.len()
     }
 
-    /// The error `what` at the present position.
+    /// Returns the error `what` at the present position.
     #[inline]
     pub fn error(&self, what: &'static str) -> DecodeError {
         DecodeError { what, offset: self.at() }
@@ -95,7 +97,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// A varint at the end of a row, one of more bytes than a word, or none; and what comes after it.
+    /// Decodes a varint that is at the end of a row, is longer than a word, or is damaged.
     #[cold]
     fn varint_by_bytes(mut self) -> Result<(u64, Reader<'a>), DecodeError> {
         let mut value = 0u64;
@@ -123,13 +125,13 @@ impl<'a> Reader<'a> {
         u32::try_from(value).map_err(|_| self.error("a number beyond 32 bits"))
     }
 
-    /// The next `len` bytes, shared with the row.
+    /// Returns the next `len` bytes, which share memory with the row.
     pub fn take(&mut self, len: usize) -> Result<Bytes, DecodeError> {
         let taken = self.borrow(len)?;
         Ok(self.row.slice_ref(taken))
     }
 
-    /// The next `len` bytes, as long as the row lives.
+    /// Borrows the next `len` bytes.
     pub fn borrow(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
         match self.rest.split_at_checked(len) {
             Some((taken, rest)) => {
@@ -140,12 +142,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// All that is left, as long as the row lives.
+    /// Borrows all bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 
-    /// The version byte that every row starts with.
+    /// Returns the version byte that every row starts with.
     pub fn version(&mut self) -> Result<(), DecodeError> {
         match self.u8()? {
             crate::ROW_VERSION => Ok(()),
@@ -153,7 +155,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Checks that nothing is left.
+    /// Fails if bytes are left.
     pub fn end(&self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(self.error("bytes after the end")) }
     }
@@ -166,10 +168,10 @@ pub fn put_varint(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(short.as_slice());
 }
 
-/// Room for a varint, which is put together in two words.
+/// The size of a buffer for a varint, which is written as two words.
 const VARINT_ROOM: usize = 16;
 
-/// Up to `N` bytes of a row while they are put together.
+/// A buffer for up to `N` bytes of a row.
 pub(crate) struct Short<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -191,7 +193,7 @@ impl<const N: usize> Short<N> {
         self.len += LEN;
     }
 
-    /// Appends `value` as a varint. REQUIRES: room for seven bytes more than it may have.
+    /// Appends `value` as a varint. REQUIRES: the buffer has room for seven bytes more than the varint can have.
     #[inline(always)]
     pub(crate) fn put_varint(&mut self, mut value: u64) {
         if value < 0x80 {
@@ -207,8 +209,8 @@ impl<const N: usize> Short<N> {
     }
 }
 
-/// The varint that a word of a row begins with, and its length; none, of length 0, if it is longer than the word or than
-/// needed.
+/// Returns the varint at the beginning of a word, and its length. The length is 0 if the varint is longer than the
+/// word or than needed.
 fn first_varint(word: u64) -> (u64, usize) {
     let bits = (!word & MORE).trailing_zeros() + 1;
     let Some(after) = u64::BITS.checked_sub(bits) else { return (0, 0) };
@@ -219,7 +221,7 @@ fn first_varint(word: u64) -> (u64, usize) {
     }
 }
 
-/// `value`, below 2^56, as a varint, and its length.
+/// Returns `value`, which is below 2^56, as a varint, and its length.
 fn varint_word(value: u64) -> (u64, usize) {
     let sevens = split_sevens(value);
     let bytes = 8 - (sevens | 1).leading_zeros() / 8;
@@ -227,7 +229,7 @@ fn varint_word(value: u64) -> (u64, usize) {
     (sevens | more, bytes as usize)
 }
 
-/// The lowest 56 bits of `value`, 7 in each byte.
+/// Spreads the lowest 56 bits of `value`, 7 into each byte.
 fn split_sevens(value: u64) -> u64 {
     let word = (value & 0x0fff_ffff) | ((value << 4) & 0x0fff_ffff_0000_0000);
     let word = (word & 0x0000_3fff_0000_3fff) | ((word << 2) & 0x3fff_0000_3fff_0000);

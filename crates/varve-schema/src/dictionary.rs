@@ -1,14 +1,14 @@
-//! The row that says where the pairs of a dictionary are. Its key in [`DICTIONARIES`] is the dictionary's name, which
-//! follows the rules for file names.
+//! Dictionary rows: each says where the pairs of a dictionary are. Its key in [`DICTIONARIES`] is the name of the
+//! dictionary, which follows the rules for file names.
 //!
 //! ```text
-//! | version u8 | state u8: 1 in use, 2 going; 3, 4 the same with | number varint | made varint, of 3 and 4 |
+//! | version u8 | state u8: 1 in use, 2 dropped; 3, 4 the same with `made` | number varint | made varint, of 3 and 4 |
 //! ```
 //!
-//! The pairs are the rows of the key space that [`DictionaryRow::keyspace`] names, keys and values as they were given.
-//! A dictionary that is going has been dropped; its row stays until its pairs are gone.
-//! `made` is an id that was handed out when it was made and that no inode has. So it tells a dictionary from an earlier one
-//! of the same name and number, and whether it was there when a view began.
+//! The pairs are the rows of the key space that [`DictionaryRow::keyspace`] names, with keys and values as the user
+//! gave them. The row of a dropped dictionary stays until its pairs are removed. `made` is an id from the time when
+//! the dictionary was made, which no inode has. So it distinguishes a dictionary from an earlier one of the same name
+//! and number, and shows whether the dictionary existed when a view began.
 
 use bytes::Bytes;
 use varve_types::InodeId;
@@ -17,10 +17,10 @@ use crate::{DecodeError, ROW_VERSION, Reader, put_varint};
 
 /// Name of the key space for these rows.
 pub const DICTIONARIES: &str = "dictionaries";
-/// The most dictionaries of a store; their numbers are below it.
+/// The most dictionaries of a store; all their numbers are smaller.
 pub const DICTIONARIES_MAX: u32 = 1000;
 
-/// What the names of key spaces for pairs begin with.
+/// The prefix of the names of key spaces for pairs.
 const PAIRS_PREFIX: &str = "dictionary-";
 
 const IN_USE: u8 = 1;
@@ -28,34 +28,34 @@ const GOING: u8 = 2;
 const IN_USE_MADE: u8 = 3;
 const GOING_MADE: u8 = 4;
 
-/// See the module's comment.
+/// A dictionary row; see the module's comment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DictionaryRow {
-    /// Which of the key spaces for pairs it has.
+    /// The number of its key space for pairs.
     pub number: u32,
-    /// It was dropped.
+    /// The dictionary was dropped.
     pub going: bool,
     /// When it was made, as an id that no inode has; 0 if it was loaded or recovered.
     pub made: InodeId,
 }
 
 impl DictionaryRow {
-    /// Of a dictionary in use of which nobody knows when it was made.
+    /// Returns the row of a dictionary in use without a known time of its making.
     pub fn found(number: u32) -> DictionaryRow {
         DictionaryRow { number, going: false, made: InodeId::new(0) }
     }
 
-    /// The name of the key space that holds the pairs.
+    /// Returns the name of the key space that holds the pairs.
     pub fn keyspace(self) -> String {
         format!("{PAIRS_PREFIX}{}", self.number)
     }
 
-    /// Whether a key space of this name holds the pairs of a dictionary.
+    /// Returns whether a key space of this name holds the pairs of a dictionary.
     pub fn is_keyspace(name: &str) -> bool {
         name.strip_prefix(PAIRS_PREFIX).is_some_and(|number| number.parse::<u32>().is_ok())
     }
 
-    /// The row's value.
+    /// Returns the row's value.
     pub fn encode(self) -> Vec<u8> {
         let knows_made = self.made.get() != 0;
         let state = match (self.going, knows_made) {
@@ -72,7 +72,7 @@ impl DictionaryRow {
         out
     }
 
-    /// Reads a row's value.
+    /// Decodes a row's value.
     pub fn decode(bytes: &Bytes) -> Result<DictionaryRow, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;

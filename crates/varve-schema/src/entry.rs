@@ -6,9 +6,10 @@
 //!       | 2 | inode |                  the inode is here
 //! ```
 //!
-//! Almost every row has one name. A name keeps its slot as long as it lives, because its directory
-//! cookie is the row's suffix and the slot; names are kept in the order of their slots. An empty row is not
-//! stored.
+//! Almost every row has one name, and has functions of its own that build no [`EntryRow`].
+//!
+//! Invariants: a name keeps its slot as long as it exists, because its directory cookie is the row's suffix and the
+//! slot. Names are in the order of their slots. An empty row is not stored.
 
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ use crate::{DecodeError, FileKind, Inode, ROW_VERSION, Reader, put_varint};
 /// The most names that may share a hash within one directory.
 pub const NAMES_PER_ROW_MAX: usize = 256;
 
-/// Bytes that a name's number and what it stands for hardly ever exceed.
+/// The usual size of the slot and the body of a name in bytes, which few names exceed.
 const NAME_ROOM_BYTES: usize = 64;
 
 const REFERENCE: u8 = 1;
@@ -33,7 +34,7 @@ const INLINE: u8 = 2;
 pub enum Body {
     /// An inode in a row of its own: a directory, or a file that has or had several names.
     Reference {
-        /// Which.
+        /// Its id.
         ino: InodeId,
         /// What it is.
         kind: FileKind,
@@ -43,7 +44,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// The inode's identity.
+    /// Returns the inode's identity.
     pub fn ino(&self) -> InodeId {
         match self {
             Body::Reference { ino, .. } => *ino,
@@ -51,7 +52,7 @@ impl Body {
         }
     }
 
-    /// What the inode is.
+    /// Returns what the inode is.
     pub fn kind(&self) -> FileKind {
         match self {
             Body::Reference { kind, .. } => *kind,
@@ -72,7 +73,7 @@ impl Body {
     }
 }
 
-/// A row's value with an inode in it, and where that is.
+/// A row's value with the position of one inode in it.
 #[derive(Clone, Debug)]
 pub struct Inlined {
     row: Bytes,
@@ -80,7 +81,8 @@ pub struct Inlined {
 }
 
 impl Inlined {
-    /// The inode in `slot` of a row's value, all of which is read as [`EntryRow::decode`] would; `None` if there is none.
+    /// Finds the inode in `slot` of a row's value; `None` if there is none. Checks the whole value as
+    /// [`EntryRow::decode`] does.
     pub fn find(row: Bytes, slot: u8) -> Result<Option<(Inode, Inlined)>, DecodeError> {
         let mut reader = Reader::new(&row);
         reader.version()?;
@@ -99,18 +101,18 @@ impl Inlined {
         Ok(found.map(|(inode, at)| (inode, Inlined { row, at })))
     }
 
-    /// The row as it was read.
+    /// Returns the row as it was read.
     pub fn row(&self) -> &Bytes {
         &self.row
     }
 
-    /// The row's value with `inode` in the place of the one that was read.
+    /// Returns the row's value with `inode` in place of the one that was read.
     pub fn replaced(&self, inode: &Inode) -> Vec<u8> {
         inode.encode_between(&[&self.row[..self.at.start]], &self.row[self.at.end..])
     }
 }
 
-/// One name: its own bytes, or those of the row.
+/// One name, which owns its bytes or borrows them from the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<Name = Bytes> {
     /// Its number among the names of the row.
@@ -121,7 +123,7 @@ pub struct Named<Name = Bytes> {
     pub body: Body,
 }
 
-/// A name, and no more of its inode than a listing shows.
+/// A name with the parts of its inode that a listing shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed<'a> {
     /// Its number among the names of the row.
@@ -135,8 +137,8 @@ pub struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
-    /// The name of a row that has just one, without a look at the rest of its inode; `None` if there
-    /// are several, or nothing that could be read.
+    /// Decodes the name of a row with one name, without the rest of its inode. `None` if the row has several names or
+    /// is damaged.
     pub fn only(bytes: &'a Bytes) -> Option<Listed<'a>> {
         let mut reader = Reader::new(bytes);
         reader.version().ok()?;
@@ -166,14 +168,14 @@ impl<'a, Name: AsRef<[u8]>> From<&'a Named<Name>> for Listed<'a> {
 }
 
 impl<'a> Named<&'a [u8]> {
-    /// The next name, whose slot comes after `last`.
+    /// Decodes the next name, whose slot comes after `last`.
     fn read(reader: &mut Reader<'a>, last: Option<u8>) -> Result<Named<&'a [u8]>, DecodeError> {
         let (slot, name) = take_name(reader, last)?;
         Ok(Named { slot, name, body: Body::read(reader)? })
     }
 }
 
-/// The slot of the next name, which comes after `last`, and the name.
+/// Decodes the slot of the next name, which comes after `last`, and the name.
 fn take_name<'a>(reader: &mut Reader<'a>, last: Option<u8>) -> Result<(u8, &'a [u8]), DecodeError> {
     let slot = reader.u8()?;
     if last.is_some_and(|last| last >= slot) {
@@ -186,7 +188,7 @@ fn take_name<'a>(reader: &mut Reader<'a>, last: Option<u8>) -> Result<(u8, &'a [
     Ok((slot, reader.borrow(usize::from(name_len))?))
 }
 
-/// The beginning of a row of so many names, which have so many bytes together.
+/// Begins a row for this number of names, which have this number of bytes together.
 fn begin_row(names: usize, bytes: usize) -> Vec<u8> {
     debug_assert!((1..=NAMES_PER_ROW_MAX).contains(&names));
     let mut out = Vec::with_capacity(2 + bytes + NAME_ROOM_BYTES * names);
@@ -212,7 +214,7 @@ fn put_inline(out: &mut Vec<u8>, name: (u8, &[u8]), inode: &Inode) {
     inode.encode_to(out);
 }
 
-/// The row with nothing but one name, of an inode that is here.
+/// Encodes a row with one name and its inode.
 fn encode_only((slot, name): (u8, &[u8]), inode: &Inode) -> Vec<u8> {
     debug_assert!((1..=255).contains(&name.len()));
     inode.encode_between(&[&[ROW_VERSION, 0, slot, name.len() as u8], name, &[INLINE]], &[])
@@ -225,28 +227,28 @@ pub struct EntryRow {
 }
 
 impl EntryRow {
-    /// The names.
+    /// Returns the names.
     pub fn names(&self) -> &[Named] {
         &self.names
     }
 
-    /// True if there are none, which means that the row does not exist.
+    /// Returns true if there are no names, which means that the row does not exist.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The entry called `name`.
+    /// Returns the entry called `name`.
     pub fn find(&self, name: &[u8]) -> Option<&Named> {
         self.names.iter().find(|named| named.name == name)
     }
 
-    /// The entry in `slot`.
+    /// Returns the entry in `slot`.
     pub fn at(&self, slot: u8) -> Option<&Named> {
         self.names.iter().find(|named| named.slot == slot)
     }
 
-    /// Adds a name in the lowest free slot and says which; `None` if all are taken.
-    /// REQUIRES: no entry of that name.
+    /// Adds a name in the lowest free slot and returns the slot; `None` if all are taken. REQUIRES: no entry of that
+    /// name.
     pub fn insert(&mut self, name: &[u8], body: Body) -> Option<u8> {
         debug_assert!(self.find(name).is_none(), "one name twice");
         if self.names.len() == NAMES_PER_ROW_MAX {
@@ -254,7 +256,7 @@ impl EntryRow {
         }
         let at = self.names.iter().zip(0u8..).take_while(|(named, i)| named.slot == *i).count();
         let slot = at as u8;
-        // A row that was read gets one name and is written; room for more would be a kilobyte.
+        // A row that was read gets one more name and is written; space for more names would cost a kilobyte.
         self.names.reserve_exact(1);
         self.names.insert(at, Named { slot, name: Bytes::copy_from_slice(name), body });
         Some(slot)
@@ -283,7 +285,7 @@ impl EntryRow {
         }
     }
 
-    /// The row's value. REQUIRES: not empty; names of 1 to 255 bytes.
+    /// Encodes the row. REQUIRES: it is not empty, and its names have 1 to 255 bytes.
     pub fn encode(&self) -> Vec<u8> {
         if let [Named { slot, name, body: Body::Inline(inode) }] = &self.names[..] {
             return encode_only((*slot, name), inode);
@@ -301,8 +303,8 @@ impl EntryRow {
         out
     }
 
-    /// The value of a row with nothing but `name`, in the first slot, which stands for `inode`: one in a row of its own if
-    /// that is a directory, else here. REQUIRES: a name of 1 to 255 bytes.
+    /// Encodes a row with only `name`, in the first slot, for `inode`. A directory is a reference to a row of its
+    /// own; any other inode is in this row. REQUIRES: the name has 1 to 255 bytes.
     pub fn encode_new(name: &[u8], inode: &Inode) -> Vec<u8> {
         if inode.kind != FileKind::Directory {
             return encode_only((0, name), inode);
@@ -327,8 +329,8 @@ impl EntryRow {
         Ok(EntryRow { names })
     }
 
-    /// Reads the name of a row that has just one, as [`EntryRow::decode`] would, and makes no row of it; `None` if there
-    /// are several.
+    /// Decodes the name of a row with one name as [`EntryRow::decode`] does, without building a row. `None` if there
+    /// are several names.
     pub fn only(bytes: &Bytes) -> Option<Result<Named<&[u8]>, DecodeError>> {
         let mut reader = Reader::new(bytes);
         let count = reader.version().and_then(|()| reader.u8());

@@ -1,19 +1,19 @@
-//! What a file system knows only in memory, as one process hands it to its successor on the same mount:
-//! which inodes the kernel knows and how often it looked each up, and which files are open.
+//! The state that a file system has only in memory, which one process hands to its successor on the same mount: the
+//! inodes that the kernel has looked up, with their counts, and the open files.
 //!
 //! ```text
 //! | version u8 | next handle varint | spilled varint |
 //! | count varint | known inode ... | count varint | open file ... |
 //!
 //! known inode:  | ino varint | lookups varint | flags u8 | place |
-//!               flags: 0 orphan, 1 may still get its first name, 2 straight handles read what is no longer its object
+//!               flags: 0 orphan, 1 may still get its first name, 2 passthrough handles read an earlier object
 //! place:        see [`InodeLocation`]
 //! open file:    | handle varint | ino varint | flags u8 |
 //!               flags: 0 read, 1 write, 2 append, 3 sync, 4 passthrough, 5 execute, 6 opened to append
 //! ```
 //!
-//! `spilled` counts the inodes whose entries are in the key space `lookups`. A count is never trusted with an
-//! allocation.
+//! `spilled` counts the inodes whose entries are in the key space `lookups`. The decoder never allocates memory by a
+//! count alone.
 
 use bytes::Bytes;
 use varve_types::InodeId;
@@ -48,15 +48,15 @@ pub struct Handover {
 /// An inode that the kernel looked up or has open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownInode {
-    /// Which.
+    /// Its id.
     pub ino: InodeId,
-    /// Lookups that were not taken back.
+    /// The number of lookups that were not taken back.
     pub lookups: u64,
-    /// Its last name is gone and its rows wait for the last close.
+    /// Its last name is removed, and its rows wait for the last close.
     pub orphan: bool,
-    /// Made without a name and may still get one.
+    /// It was made without a name and may still get one.
     pub linkable: bool,
-    /// A commit has put another object in the place of the one that the kernel reads straight.
+    /// A commit has replaced the object that the kernel reads by passthrough.
     pub replaced: bool,
     /// Where its attributes are.
     pub place: InodeLocation,
@@ -77,11 +77,11 @@ pub struct OpenHandle {
     pub append: bool,
     /// Every write is durable before it returns.
     pub sync: bool,
-    /// The kernel reads and writes its bytes straight.
+    /// The kernel reads and writes its bytes by passthrough.
     pub passthrough: bool,
-    /// A program is executed from it.
+    /// A program runs from it.
     pub execute: bool,
-    /// It was opened to append; the front end says of each write whether it goes to the end.
+    /// It was opened to append; the front end says for each write whether it goes to the end.
     pub appends: bool,
 }
 
@@ -90,7 +90,7 @@ fn flag(on: bool, bit: u8) -> u8 {
 }
 
 impl Handover {
-    /// The bytes.
+    /// Encodes the state.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![ROW_VERSION];
         put_varint(&mut out, self.next_handle);
@@ -102,7 +102,7 @@ impl Handover {
         out
     }
 
-    /// Reads what [`Handover::encode`] wrote.
+    /// Decodes what [`Handover::encode`] wrote.
     pub fn decode(bytes: &Bytes) -> Result<Handover, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;
@@ -114,7 +114,7 @@ impl Handover {
     }
 }
 
-/// As many items as the count before them says. Each takes at least a byte, so a false count ends with the
+/// Decodes as many items as the count before them says. Each takes at least a byte, so a wrong count ends with the
 /// bytes.
 fn list<T>(
     reader: &mut Reader<'_>,
@@ -127,7 +127,7 @@ fn list<T>(
     Ok(items)
 }
 
-/// A byte of flags, all of them known.
+/// Decodes a byte of flags; fails on unknown flags.
 fn flags(reader: &mut Reader<'_>, known: u8) -> Result<u8, DecodeError> {
     match reader.u8()? {
         flags if flags & !known == 0 => Ok(flags),

@@ -1,7 +1,7 @@
-//! The keyed hash that turns names into key suffixes.
+//! The keyed hash that maps names to key suffixes.
 //!
-//! SipHash-1-3 under a secret of the store, so that nobody who only chooses names can fill one row. The
-//! width can be narrowed when a store is formatted, which tests use to make names collide.
+//! It is SipHash-1-3 with a secret key of the store, so that a user who only chooses names cannot make them collide
+//! in one row. A store can be formatted with a narrower hash, which tests use to make names collide.
 
 use std::hash::Hasher;
 
@@ -18,23 +18,23 @@ pub struct NameHasher {
 }
 
 impl NameHasher {
-    /// Under `key`, keeping `bits` bits (1 to 55) of each hash.
+    /// A hash with the secret `key`, which keeps `bits` bits (1 to 55).
     pub fn new(key: u128, bits: u32) -> NameHasher {
         let bits = bits.clamp(1, EntrySuffix::HASH_BITS_MAX);
         NameHasher { keyed: SipHasher13::new_with_key(&key.to_le_bytes()), mask: (1 << bits) - 1 }
     }
 
-    /// Where the entry called `name` lies within its directory.
+    /// Returns the key suffix of the entry called `name` within its directory.
     pub fn entry(&self, name: &[u8]) -> EntrySuffix {
         EntrySuffix::from_hash(self.keyed.hash(name) & self.mask)
     }
 
-    /// Where the extended attribute called `name` lies among its inode's; below 2^63.
+    /// Returns the hash in the key of the extended attribute called `name`; below 2^63.
     pub fn xattr(&self, name: &[u8]) -> u64 {
         self.keyed.hash(name) & self.mask
     }
 
-    /// Where the pointer to the name `name` in `dir` lies among its inode's; below 2^63.
+    /// Returns the hash in the key of the pointer to the name `name` in `dir`; below 2^63.
     pub fn parent(&self, dir: InodeId, name: &[u8]) -> u64 {
         let mut hasher = self.keyed;
         hasher.write(&dir.get().to_be_bytes());

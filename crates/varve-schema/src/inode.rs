@@ -1,4 +1,4 @@
-//! The inode: attributes, and where the content is.
+//! The inode: its attributes, and where its content is.
 //!
 //! ```text
 //! | ino varint | mode u16 | flags u8 | content u8 | uid varint | gid varint |
@@ -24,7 +24,10 @@
 //!           10 so, large | source varint | ino varint | blocks varint |
 //! ```
 //!
-//! An inode's own row is a version byte and an inode. A fresh empty file takes about 25 bytes.
+//! The row of an inode of its own is a version byte and an inode. A new empty file takes about 25 bytes.
+//!
+//! Invariants: the kind of the content fits the file type. Only regular files and directories have file flags. The
+//! decoder refuses everything else.
 
 use bytes::Bytes;
 use varve_types::limits::SYMLINK_BYTES_MAX;
@@ -45,7 +48,7 @@ const BTIME_IS_MTIME: u8 = 1 << 5;
 const HAS_HOME: u8 = 1 << 6;
 const HAS_FILE_FLAGS: u8 = 1 << 7;
 
-/// Room for all of an inode but the bytes of its content, and for a word.
+/// The size of a buffer for an inode without the bytes of its content, and for one more word.
 const HEAD_ROOM: usize = 240;
 
 /// What an inode is; the value is that of `S_IFMT` >> 12.
@@ -69,7 +72,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind with this value.
+    /// Returns the kind with this value.
     pub const fn from_u8(raw: u8) -> Option<FileKind> {
         match raw {
             0o01 => Some(FileKind::Fifo),
@@ -83,7 +86,7 @@ impl FileKind {
         }
     }
 
-    /// Whether such an inode may have file flags.
+    /// Returns whether such an inode may have file flags.
     pub const fn has_flags(self) -> bool {
         matches!(self, FileKind::Regular | FileKind::Directory)
     }
@@ -112,45 +115,45 @@ impl Times {
 /// Where the content of an inode is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// There is none: an empty file, a special file; a file whose size is all hole.
+    /// There is none: an empty file, a special file, or a file that is one hole.
     None,
-    /// The file's first bytes, at most [`INLINE_BYTES_MAX`]; what the size has beyond them is a hole.
+    /// The file's first bytes, at most [`INLINE_BYTES_MAX`]; the rest up to the size is a hole.
     Inline(Bytes),
     /// The target of a symbolic link.
     Symlink(Bytes),
     /// In rows of the key space `data`.
     Chunks,
-    /// In a file of the storage below. While `dirty`, that file knows size and times of the last
-    /// change; else `blocks` is its space in units of 512 bytes.
+    /// In a file of the storage below. While `dirty`, that file has the right size and times of the last change; else
+    /// `blocks` is its space in units of 512 bytes.
     Object {
-        /// Written to behind the row's back.
+        /// The file may have been written since the row.
         dirty: bool,
         /// Space taken; 0 while dirty.
         blocks: u64,
     },
-    /// Still that of another file, as an earlier state of the store has it.
+    /// The content of another file in an earlier state of the store.
     Shared(SharedContent),
-    /// What a directory knows of its place and its entries.
+    /// The location, the counts and the usage of a directory.
     Directory(DirInfo),
 }
 
-/// Where the bytes of a cloned file are until somebody writes to it.
+/// Where the bytes of a cloned file are until the first write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedContent {
     /// The epoch of the state.
     pub source: InodeId,
     /// The file there.
     pub ino: InodeId,
-    /// Of a large file, its space in units of 512 bytes; `None`: the bytes are in chunks.
+    /// The space of a large file in units of 512 bytes; `None` if the bytes are in chunks.
     pub blocks: Option<u64>,
 }
 
-/// What a directory knows of its place and its entries.
+/// The location, the counts and the usage of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirInfo {
     /// The directory that holds it; the root holds itself.
     pub parent: InodeId,
-    /// Where its name lies within the parent; `None` for the root and for a removed directory.
+    /// The key suffix of its name within the parent; `None` for the root and for a removed directory.
     pub suffix: Option<EntrySuffix>,
     /// The number of names in it.
     pub entries: u64,
@@ -160,7 +163,7 @@ pub struct DirInfo {
     pub usage: Usage,
     /// The part of `usage` that is not propagated: its parent does not count it yet. Nothing in the root.
     pub pending: UsageChange,
-    /// It is folded: its names are still to be taken from the state of the store that has this epoch.
+    /// It is folded: some of its names must still be taken from the state of the store with this epoch.
     pub source: Option<InodeId>,
 }
 
@@ -171,13 +174,13 @@ impl DirInfo {
         DirInfo { parent, suffix, entries: 0, subdirs: 0, usage, pending, source: None }
     }
 
-    /// What its parent counts for it: itself, and the part of its usage that is propagated.
+    /// Returns what its parent counts for it: itself, and the part of its usage that is propagated.
     pub fn propagated(&self) -> UsageChange {
         self.usage.minus(self.pending).as_change().plus(UsageChange::DIR)
     }
 }
 
-/// The name of a file with a row of its own in whose directory the file counts.
+/// The name in whose directory a file with a row of its own counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Home {
     /// The directory.
@@ -195,7 +198,7 @@ pub struct Inode {
     pub kind: FileKind,
     /// Permission, set-id and sticky bits (`0o7777`).
     pub perm: u16,
-    /// The number of its names; of a directory 2 plus its subdirectories.
+    /// The number of its names; for a directory 2 plus its subdirectories.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -209,9 +212,9 @@ pub struct Inode {
     pub times: Times,
     /// It has extended attributes.
     pub has_xattrs: bool,
-    /// What chattr(1) has set; nothing unless [`FileKind::has_flags`].
+    /// The flags that chattr(1) has set; none unless [`FileKind::has_flags`].
     pub flags: FileFlags,
-    /// Where it counts, if it has a row of its own, a name, and is no directory.
+    /// Where it counts, if it has a row of its own and a name and is not a directory.
     pub home: Option<Home>,
     /// Where its content is.
     pub content: Content,
@@ -223,7 +226,7 @@ impl Inode {
         out.extend_from_slice(&self.encode_between(&[], &[]));
     }
 
-    /// The encoding between other parts of a row, in a vector that has room for no more.
+    /// Returns the encoding between other parts of a row, in a vector that has room for no more.
     pub(crate) fn encode_between(&self, before: &[&[u8]], after: &[u8]) -> Vec<u8> {
         let mut head = Short::new();
         self.put_head(&mut head);
@@ -234,7 +237,7 @@ impl Inode {
         out
     }
 
-    /// Appends all but the bytes of its content.
+    /// Appends everything except the bytes of its content.
     fn put_head(&self, head: &mut Short<HEAD_ROOM>) {
         let times = &self.times;
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
@@ -279,9 +282,9 @@ impl Inode {
         self.content.put_head(head);
     }
 
-    /// Reads what [`Inode::encode_to`] wrote.
+    /// Decodes what [`Inode::encode_to`] wrote.
     pub fn decode_from(from: &mut Reader<'_>) -> Result<Inode, DecodeError> {
-        // A copy that nobody else knows of is kept in registers.
+        // The compiler keeps a local copy in registers.
         let mut copy = *from;
         let reader = &mut copy;
         let (ino, kind, mode) = take_identity(reader)?;
@@ -348,7 +351,7 @@ impl Inode {
 }
 
 impl Inode {
-    /// The epoch of the state of the store from which it still reads its names or bytes.
+    /// Returns the epoch of the state of the store from which it still reads its names or bytes.
     pub fn source(&self) -> Option<InodeId> {
         match &self.content {
             Content::Directory(info) => info.source,
@@ -359,12 +362,12 @@ impl Inode {
 }
 
 impl Content {
-    /// Whether it is in an object that knows better than the row how large it is.
+    /// Returns whether it is in an object that may have a newer size than the row.
     pub fn is_dirty(&self) -> bool {
         matches!(self, Content::Object { dirty: true, .. })
     }
 
-    /// Whether it is in an object.
+    /// Returns whether it is in an object.
     pub fn is_object(&self) -> bool {
         matches!(self, Content::Object { .. })
     }
@@ -412,7 +415,7 @@ impl Content {
         }
     }
 
-    /// The bytes at its end.
+    /// Returns the bytes at the end of its encoding.
     fn bytes(&self) -> &[u8] {
         match self {
             Content::Inline(bytes) | Content::Symlink(bytes) => bytes,
@@ -458,7 +461,7 @@ impl Content {
     }
 }
 
-/// The beginning of an inode: which, what it is, and its mode.
+/// Returns the beginning of an inode: which, what it is, and its mode.
 #[inline]
 pub(crate) fn take_identity(
     reader: &mut Reader<'_>,
@@ -485,12 +488,12 @@ pub(crate) fn take_time(reader: &mut Reader<'_>) -> Result<Timestamp, DecodeErro
     Timestamp::new(secs, nanos).ok_or_else(|| reader.error("a second or more of nanoseconds"))
 }
 
-/// The value of an inode's own row.
+/// Returns the value of an inode's own row.
 pub fn encode_inode_row(inode: &Inode) -> Vec<u8> {
     inode.encode_between(&[&[ROW_VERSION]], &[])
 }
 
-/// Reads an inode's own row.
+/// Decodes an inode's own row.
 pub fn decode_inode_row(bytes: &Bytes) -> Result<Inode, DecodeError> {
     let mut reader = Reader::new(bytes);
     reader.version()?;

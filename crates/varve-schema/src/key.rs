@@ -1,5 +1,8 @@
 //! Keys: 8 bytes of prefix and 8 bytes of suffix, both big-endian.
 //!
+//! Invariant: keys sort as their numbers do, so all names of a directory, and all rows of an inode, are next to each
+//! other.
+//!
 //! ```text
 //! 0        8        16
 //! | prefix | suffix |
@@ -21,17 +24,17 @@ const HIGH: u64 = 1 << 63;
 const OF_CLONES: u64 = 1 << 62;
 /// Set besides both in that of remaps.
 const TWIN: u64 = 1 << 61;
-/// The bits that are left there for an inode id.
+/// The bits that are left for an inode id in these suffixes.
 const ID_BITS: u64 = TWIN - 1;
 /// Low bits of a directory cookie that number the names of one row.
 const SLOT_BITS: u32 = 8;
 
-/// The row that holds the end of the inode ids handed out so far, as a varint after the version byte.
+/// The row that holds the end of the inode ids given out so far, as a varint after the version byte.
 pub const ID_MARK: RowKey = RowKey { prefix: BOOKKEEPING, suffix: 1 };
 
 /// The row that says which store it belongs to.
 pub const STORE_ID: RowKey = RowKey { prefix: BOOKKEEPING, suffix: 2 };
-/// The row that says which snapshot the present state is to be, as it was received and has no name yet.
+/// The row that holds the snapshot that the present state becomes. The state was received and has no name yet.
 pub const RECEIVED: RowKey = RowKey { prefix: BOOKKEEPING, suffix: 3 };
 
 /// The key of one row.
@@ -97,28 +100,28 @@ impl RowKey {
         RowKey { prefix: ino.get(), suffix: self.suffix }
     }
 
-    /// The first eight bytes as a number.
+    /// Returns the first eight bytes as a number.
     pub const fn prefix(self) -> u64 {
         self.prefix
     }
 
-    /// The last eight bytes as a number.
+    /// Returns the last eight bytes as a number.
     pub const fn suffix(self) -> u64 {
         self.suffix
     }
 
-    /// The bytes that sort as the keys do.
+    /// Returns the bytes that sort as the keys do.
     pub fn to_bytes(self) -> [u8; 16] {
         ((u128::from(self.prefix) << 64) | u128::from(self.suffix)).to_be_bytes()
     }
 
-    /// The key with these bytes; `None` unless there are 16.
+    /// Returns the key with these bytes; `None` unless there are 16.
     pub fn from_bytes(bytes: &[u8]) -> Option<RowKey> {
         let all = u128::from_be_bytes(bytes.try_into().ok()?);
         Some(RowKey { prefix: (all >> 64) as u64, suffix: all as u64 })
     }
 
-    /// What a row of the key space `meta` is.
+    /// Returns what a row of the key space `meta` is.
     pub fn meta_kind(self) -> MetaRow {
         match (self.prefix, self.suffix) {
             (BOOKKEEPING, _) => MetaRow::Bookkeeping,
@@ -142,28 +145,28 @@ impl RowKey {
         }
     }
 
-    /// What a row of the key space `data` is.
+    /// Returns what a row of the key space `data` is.
     pub fn data_kind(self) -> DataRow {
         let ino = InodeId::new(self.prefix);
         if self.suffix & HIGH == 0 { DataRow::Chunk(ino, self.suffix) } else { DataRow::Xattr(ino) }
     }
 
-    /// The prefix shared by all rows of `dir` or inode `ino`, as bytes.
+    /// Returns the prefix shared by all rows of `dir` or inode `ino`, as bytes.
     pub fn prefix_bytes(ino: InodeId) -> [u8; 8] {
         ino.get().to_be_bytes()
     }
 
-    /// The prefix shared by all pending rows, as bytes.
+    /// Returns the prefix shared by all pending rows, as bytes.
     pub fn pending_prefix() -> [u8; 8] {
         PENDING.to_be_bytes()
     }
 
-    /// The prefix shared by all mark rows, as bytes.
+    /// Returns the prefix shared by all mark rows, as bytes.
     pub fn mark_prefix() -> [u8; 8] {
         MARK.to_be_bytes()
     }
 
-    /// The prefix shared by all limits rows, as bytes.
+    /// Returns the prefix shared by all limits rows, as bytes.
     pub fn limits_prefix() -> [u8; 8] {
         LIMITS.to_be_bytes()
     }
@@ -212,24 +215,24 @@ impl EntrySuffix {
     /// Bits of the hash that a suffix holds.
     pub const HASH_BITS_MAX: u32 = 55;
 
-    /// The suffix with this value, if it is one.
+    /// Returns the suffix with this value, if it is one.
     pub const fn new(raw: u64) -> Option<EntrySuffix> {
         let slot = raw & ((1 << SLOT_BITS) - 1);
         if slot == 0 && raw != 0 && raw < HIGH { Some(EntrySuffix(raw)) } else { None }
     }
 
-    /// The suffix for a hash, of which the low 55 bits count; 0 becomes 1.
+    /// Returns the suffix for a hash, of which the low 55 bits count; 0 becomes 1.
     pub const fn from_hash(hash: u64) -> EntrySuffix {
         let hash = hash & ((1 << Self::HASH_BITS_MAX) - 1);
         EntrySuffix((if hash == 0 { 1 } else { hash }) << SLOT_BITS)
     }
 
-    /// The value.
+    /// Returns the value.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The directory cookie of the name in `slot`.
+    /// Returns the directory cookie of the name in `slot`.
     pub const fn cookie(self, slot: u8) -> u64 {
         self.0 | slot as u64
     }

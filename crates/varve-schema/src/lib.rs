@@ -1,8 +1,8 @@
-//! The file system's rows: keys, values and the hash of names. Bytes only, no I/O.
+//! The rows of the file system: keys, values and the hash of names. This crate does no I/O.
 //!
-//! Two key spaces hold a file system; a third, `lookups`, is volatile, and varve-fs says what its keys are. Every
-//! key is a [`RowKey`]: 8 bytes of prefix and 8 bytes of suffix. Dictionaries of users have a key space each, whose keys
-//! and values are theirs, and one more for their names.
+//! Two key spaces hold a file system; a third, `lookups`, is volatile, and varve-fs says what its keys are. Every key
+//! is a [`RowKey`]: 8 bytes of prefix and 8 bytes of suffix. Each dictionary of a user has a key space of its own,
+//! whose keys and values the user chooses; one more key space has their names.
 //!
 //! | key space | key | value |
 //! | --- | --- | --- |
@@ -22,15 +22,15 @@
 //! | `lookups` | | [`LookupsRow`]: where an inode is that the front end has looked up |
 //! | [`DICTIONARIES`] | a dictionary's name | [`DictionaryRow`]: which key space has its pairs |
 //!
-//! Invariants: integers in keys are big-endian, so that keys sort as their numbers do; integers in
-//! values are little-endian or varints; every value but those of `lookups` and under [`key::RECEIVED`], and bytes that are kept as they are given, begins
-//! with a version byte; no decoder panics on any bytes. docs/format/rows.md describes the same for people.
+//! Invariants: integers in keys are big-endian, so that keys sort as their numbers do. Integers in values are
+//! little-endian or varints. Every value begins with a version byte, except the values of `lookups`, the value under
+//! [`key::RECEIVED`], and bytes that are stored as they are given. No decoder panics, whatever the bytes.
+//! docs/format/rows.md describes the rows too.
 //!
-//! Source: TableFS (thesis section 4.2.2, 4.2.3): one row for each name, with attributes and small data
-//! in it, and an inode row of its own from the second hard link on. Departures: the key holds a hash of
-//! the name instead of the name, so that keys have a fixed size and a directory's cookie is the key;
-//! directories always have an inode row, so that a create changes its parent's times and counts in the
-//! row that sorts right before the new one.
+//! Source: TableFS (thesis section 4.2.2, 4.2.3): one row for each name, with attributes and small data in it, and an
+//! inode row of its own from the second hard link on. Departures: the key holds a hash of the name instead of the
+//! name, so that keys have a fixed size and a directory's cookie is the key; directories always have an inode row, so
+//! that a create changes its parent's times and counts in the row that sorts right before the new one.
 
 pub mod acl;
 mod clone;
@@ -73,22 +73,22 @@ pub const META: &str = "meta";
 pub const DATA: &str = "data";
 /// Bytes of a small file that one row of [`DATA`] holds.
 pub const CHUNK_BYTES: usize = 16 * 1024;
-/// The length of a row that stands for a lost chunk: no chunk that has bytes is as long.
+/// The length of a row that stands for a lost chunk. No chunk with bytes is as long.
 const LOST_CHUNK_BYTES: usize = CHUNK_BYTES + 1;
-/// The most bytes of a file that are kept within its inode.
+/// The most bytes of a file that are stored within its inode.
 pub const INLINE_BYTES_MAX: usize = 512;
-/// The largest file that is kept in rows, whatever threshold a store has.
+/// The largest file that is stored in rows, whatever threshold a store has.
 pub const STORED_FILE_BYTES_MAX: u64 = 1 << 24;
-/// First byte of every value that has a version, until the encoding changes.
+/// The first byte of every value with a version. It changes with the encoding.
 pub const ROW_VERSION: u8 = 1;
 
-/// The row that a repair puts in the place of a chunk that is lost, as an absent one would be a hole.
+/// Returns the row that a repair puts in place of a lost chunk, because an absent row would be a hole.
 pub fn lost_chunk() -> bytes::Bytes {
     static ZEROS: [u8; LOST_CHUNK_BYTES] = [0; LOST_CHUNK_BYTES];
     bytes::Bytes::from_static(&ZEROS)
 }
 
-/// Whether a chunk row stands for a chunk that is lost.
+/// Returns whether a chunk row stands for a lost chunk.
 pub fn is_lost_chunk(row: &[u8]) -> bool {
     row.len() == LOST_CHUNK_BYTES && row.iter().all(|byte| *byte == 0)
 }

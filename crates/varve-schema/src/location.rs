@@ -34,7 +34,7 @@ pub enum InodeLocation {
 }
 
 impl InodeLocation {
-    /// The directory in which `inode`, which is here, counts, if it does.
+    /// Returns the directory in which `inode`, which is here, counts, if it does.
     #[inline]
     pub fn counted_in(&self, inode: &Inode) -> Option<InodeId> {
         match self {
@@ -85,7 +85,7 @@ pub struct LookupsRow {
 }
 
 impl LookupsRow {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(32);
         put_varint(&mut out, self.lookups);

@@ -1,4 +1,8 @@
-//! The bytes of an overlay file: blocks of a large file that lie over those of another, its base.
+//! The bytes of an overlay file: blocks of a large file that replace blocks of another file, its base.
+//!
+//! 1. A writer writes blocks to the data, then appends a record for them and syncs the file.
+//! 2. It writes the number of durable records to one of the two slots, in turn.
+//! 3. A reader takes the newer slot and believes the records that it counts.
 //!
 //! ```text
 //! offset        bytes  what
@@ -11,8 +15,8 @@
 //! header, zeros after it
 //! | magic u64 | version u32 | kind u32 | salt u64 | data_start u64 | base_len u64 | secs i64 | nanos u32 | crc u32 |
 //!
-//!     version 1  the file may end before its own blocks do, where they end with zeros
-//!     version 2  it does not, so that one that does was cut
+//!     version 1  the file may end before its last own block, if that ends with zeros
+//!     version 2  the file never ends before its last own block; if it does, it was cut
 //!
 //! slot, zeros after it
 //! | turn u64 | records u64 | zero u32 | crc u32 |
@@ -20,13 +24,16 @@
 //! record
 //! | first u64 | count u64 | boot u64 | kind u32 | crc u32 |
 //!     kind 1  the blocks from `first` on, `count` of them, are this file's own
-//!     kind 2  nothing of the base is seen from block `first` on; count is 0
+//!     kind 2  the base is hidden from block `first` on; count is 0
 //! ```
 //!
-//! All integers are little-endian. Each crc is crc32c of: salt u64, offset in the file u64, the bytes before it; that of
-//! the header is without the two. Of the slots the one with the higher turn counts, so that a torn write loses
-//! nothing. Records beyond those it counts are of a process that died if `boot` is that of this machine's present
-//! run, and of a lost power otherwise; those are not believed, nor any of a kept overlay.
+//! All integers are little-endian. Each crc is crc32c of: salt u64, offset in the file u64, the bytes before it; the
+//! crc of the header covers only the bytes before it. The slot with the higher turn counts, so that a torn write
+//! loses nothing.
+//!
+//! Invariant: a record beyond the counted ones is believed only if its `boot` is the present run of the machine: then
+//! a process died before it wrote the slot. Otherwise the power was lost, and the record is ignored. In a preimage
+//! such records are always ignored.
 
 use varve_types::Timestamp;
 use varve_types::limits::FILE_BYTES_MAX;
@@ -43,16 +50,16 @@ pub const RECORDS_START: u64 = 12_288;
 pub const RECORD_BYTES: usize = 32;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"VarvOvl\x01");
-/// Of a file that may end before its own blocks do.
+/// The version of a file that may end before its last own block.
 const VERSION: u32 = 1;
-/// Of one that does not.
+/// The version of a file that never ends before its last own block.
 const VERSION_COVERING: u32 = 2;
 const HEADER_BYTES: usize = 56;
 const SLOT_BYTES: usize = 24;
 const OWN: u32 = 1;
 const CUT: u32 = 2;
 
-/// Why bytes are not those of an overlay.
+/// Why bytes are not an overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct OverlayError(pub &'static str);
@@ -61,9 +68,9 @@ pub struct OverlayError(pub &'static str);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum OverlayKind {
-    /// It holds what the base was: length and time are those of the header.
+    /// It holds the earlier content of the base: the header has its length and time.
     Kept = 1,
-    /// It holds what was written: length and time are those of the file.
+    /// It holds written blocks: the file itself has the length and the time.
     Written = 2,
 }
 
@@ -72,41 +79,41 @@ pub enum OverlayKind {
 pub struct OverlayHeader {
     /// What it is for.
     pub kind: OverlayKind,
-    /// Drawn at random; part of every checksum.
+    /// A random number, which is part of every checksum.
     pub salt: u64,
     /// The length of the base when the overlay began.
     pub base_len: u64,
-    /// The time of the last change of the base's bytes then.
+    /// The time of the last change of the base when the overlay began.
     pub modified: Timestamp,
-    /// The file reaches as far as its own blocks that records count.
+    /// The file reaches to the end of its last own block that a record counts.
     pub is_covering: bool,
 }
 
 impl OverlayHeader {
-    /// Blocks of the base, the last of which may be shorter.
+    /// Returns the number of blocks of the base, of which the last may be shorter.
     pub fn base_blocks(&self) -> u64 {
         self.base_len.div_ceil(BLOCK_BYTES)
     }
 
-    /// The most records there can be: each makes a block its own, or cuts one off.
+    /// Returns the most records: each makes a block the overlay's own, or cuts one off.
     pub fn records_max(&self) -> u64 {
         2 * self.base_blocks()
     }
 
-    /// Where the data begins: after the records, at a multiple of the block size, so that the storage below can
-    /// share room.
+    /// Returns where the data begins: after the records, at a multiple of the block size, so that the storage below
+    /// can share space.
     pub fn data_start(&self) -> u64 {
         let records_end = RECORDS_START + self.records_max() * RECORD_BYTES as u64;
         records_end.next_multiple_of(BLOCK_BYTES)
     }
 
-    /// Whether one file can have the records and as many bytes as the base behind them.
+    /// Returns whether one file can hold the records and after them as many bytes as the base has.
     pub fn has_room(&self) -> bool {
         let end = self.data_start().checked_add(self.base_len);
         end.is_some_and(|end| end <= FILE_BYTES_MAX)
     }
 
-    /// The page with the header. REQUIRES: it has room.
+    /// Returns the page with the header. REQUIRES: it has room.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(PAGE_BYTES);
         out.extend_from_slice(&MAGIC.to_le_bytes());
@@ -164,22 +171,22 @@ impl OverlayHeader {
     }
 }
 
-/// How many records are durable, and what they say with them.
+/// A slot: how many records are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlaySlot {
-    /// Counts the writes of slots; the parity says which slot.
+    /// Counts the writes of slots. Its parity says which slot.
     pub turn: u64,
-    /// Records that are durable, with the blocks they speak of.
+    /// The number of records that are durable together with their blocks.
     pub records: u64,
 }
 
 impl OverlaySlot {
-    /// Where it belongs.
+    /// Returns the offset of this slot.
     pub fn offset(&self) -> u64 {
         SLOT_OFFSETS[(self.turn % 2) as usize]
     }
 
-    /// The bytes of a slot of an overlay with this salt.
+    /// Returns the bytes of the slot in an overlay with this salt.
     pub fn encode(&self, salt: u64) -> [u8; SLOT_BYTES] {
         let mut out = [0; SLOT_BYTES];
         out[..8].copy_from_slice(&self.turn.to_le_bytes());
@@ -188,7 +195,7 @@ impl OverlaySlot {
         out
     }
 
-    /// Reads the slot that stands at `offset`.
+    /// Decodes the slot at `offset`.
     pub fn decode(bytes: &[u8], salt: u64, offset: u64) -> Result<OverlaySlot, OverlayError> {
         let fields = bytes.get(..SLOT_BYTES).ok_or(OverlayError("the slot is cut off"))?;
         let slot = OverlaySlot { turn: word(fields, 0), records: word(fields, 8) };
@@ -199,7 +206,7 @@ impl OverlaySlot {
     }
 }
 
-/// One change of what an overlay owns.
+/// A change of which blocks are an overlay's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverlayChange {
     /// Blocks became its own.
@@ -209,29 +216,29 @@ pub enum OverlayChange {
         /// How many, at least one.
         count: u64,
     },
-    /// Nothing of the base is seen any more from this block on.
+    /// The base is hidden from this block on.
     Cut {
-        /// The first that is not.
+        /// The first hidden block.
         first: u64,
     },
 }
 
-/// A change, and in which run of the machine it was written.
+/// A change with the run of the machine in which it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlayRecord {
     /// The change.
     pub change: OverlayChange,
-    /// Stands for the run of the machine.
+    /// The id of the run of the machine.
     pub boot: u64,
 }
 
 impl OverlayRecord {
-    /// Where record number `index` is.
+    /// Returns the offset of record number `index`.
     pub fn offset(index: u64) -> u64 {
         RECORDS_START + index * RECORD_BYTES as u64
     }
 
-    /// The bytes of record number `index` of an overlay with this salt.
+    /// Returns the bytes of record number `index` of an overlay with this salt.
     pub fn encode(&self, salt: u64, index: u64) -> [u8; RECORD_BYTES] {
         let (first, count, kind) = match self.change {
             OverlayChange::Own { first, count } => (first, count, OWN),
@@ -246,7 +253,7 @@ impl OverlayRecord {
         out
     }
 
-    /// Reads record number `index` of an overlay with this header.
+    /// Decodes record number `index` of an overlay with this header.
     pub fn decode(
         bytes: &[u8],
         header: &OverlayHeader,

@@ -1,11 +1,12 @@
-//! Rows of parent pointers: where the names of one inode are that has or had several, those of one row
-//! sharing a hash of (directory, name).
+//! Rows of parent pointers: where the names of an inode are that has or had several. The names in one row share a
+//! hash of (directory, name).
 //!
 //! ```text
 //! | version u8 | count varint | count * ( directory varint | name_len u8 | name ) |
 //! ```
 //!
-//! They lead from an inode to its names, without a scan, when the name goes in whose directory it counts.
+//! They lead from an inode to its names without a scan. This is needed when the name is removed in whose directory
+//! the inode counts.
 
 use bytes::Bytes;
 use varve_types::InodeId;
@@ -48,7 +49,7 @@ impl ParentRow {
         self.pointers.iter().position(|pointer| pointer.dir == dir && pointer.name == name)
     }
 
-    /// The row's value. REQUIRES: names of 1 to 255 bytes.
+    /// Returns the row's value. REQUIRES: names of 1 to 255 bytes.
     pub fn encode(&self) -> Vec<u8> {
         let room: usize = self.pointers.iter().map(|pointer| pointer.name.len() + 11).sum();
         let mut out = Vec::with_capacity(room + 3);
@@ -63,7 +64,7 @@ impl ParentRow {
         out
     }
 
-    /// Reads a row's value.
+    /// Decodes a row's value.
     pub fn decode(bytes: &Bytes) -> Result<ParentRow, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;

@@ -1,8 +1,8 @@
-//! Rows that say what a crash may leave half done, so that a mount finds it without a search.
+//! Pending rows: they name the work that a crash may leave half done, so that a mount finds it without a search.
 //!
 //! ```text
 //! | version u8 | kind u8 |
-//! | version u8 | 6 | view varint |                      object to be installed
+//! | version u8 | 6 | view varint |                      object to install
 //! | version u8 | 5 | directory varint | suffix varint |   object dirty; both 0: in the inode's own row
 //! ```
 
@@ -21,22 +21,22 @@ const OBJECT_INSTALL: u8 = 6;
 /// What is pending on an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pending {
-    /// It has no name left but was open: its inode row, data and attributes go.
+    /// It has no name left but was open: recovery removes its inode row, data and attributes.
     Orphan,
-    /// Its bytes are being moved into an object file that no row claims yet: the object goes.
+    /// Its bytes are being moved into an object file that no row claims yet: recovery removes the object file.
     ObjectMaking,
-    /// Its rows are gone: the object file goes.
+    /// Its rows are removed: recovery removes the object file.
     ObjectDelete,
     /// [`Pending::Orphan`] and [`Pending::ObjectMaking`] at once.
     OrphanObjectMaking,
-    /// It has a name, and its object file knows better than its row how large it is: the row is to follow.
+    /// It has a name, and its object file has a newer size than its row: recovery updates the row.
     ObjectDirty {
-        /// The directory and the place in it of the name whose row holds the inode; `None` if it is in a
-        /// row of its own.
+        /// The directory and the key suffix of the name whose row holds the inode; `None` if the inode has a row of
+        /// its own.
         entry: Option<(InodeId, EntrySuffix)>,
     },
-    /// A transaction was committed that had written to it: the view's object file is to take the place of that of the
-    /// store, if it has not.
+    /// A committed transaction had written to it: recovery replaces the object file of the store by the one of the
+    /// view, unless that is done already.
     ObjectInstall {
         /// The epoch of the view.
         view: InodeId,
@@ -44,7 +44,7 @@ pub enum Pending {
 }
 
 impl Pending {
-    /// The row's value.
+    /// Returns the row's value.
     pub fn encode(self) -> Vec<u8> {
         let kind = match self {
             Pending::Orphan => ORPHAN,
@@ -65,7 +65,7 @@ impl Pending {
         out
     }
 
-    /// Reads a row's value.
+    /// Decodes a row's value.
     pub fn decode(bytes: &Bytes) -> Result<Pending, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;

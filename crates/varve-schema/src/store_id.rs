@@ -1,5 +1,5 @@
-//! The row that says which store the rows belong to, so that a superblock and an engine of two stores are
-//! never taken for one.
+//! The row that identifies the store to which the rows belong. So a superblock is never used with the engine files of
+//! another store.
 //!
 //! ```text
 //! | version u8 | upper half of the uuid varint | lower half varint |
@@ -9,12 +9,12 @@ use bytes::Bytes;
 
 use crate::{DecodeError, ROW_VERSION, Reader, put_varint};
 
-/// The identity of a store, as its superblock has it.
+/// The identity of a store, which its superblock holds too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreId(pub u128);
 
 impl StoreId {
-    /// The row's value.
+    /// Returns the row's value.
     pub fn encode(self) -> Vec<u8> {
         let mut out = vec![ROW_VERSION];
         put_varint(&mut out, (self.0 >> 64) as u64);
@@ -22,7 +22,7 @@ impl StoreId {
         out
     }
 
-    /// Reads a row's value.
+    /// Decodes a row's value.
     pub fn decode(bytes: &Bytes) -> Result<StoreId, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;

@@ -1,4 +1,4 @@
-//! What a directory tree holds: totals, changes of totals, limits on them, and the rows about them.
+//! The usage of directory trees: totals, changes of totals, limits on them, and their rows.
 //!
 //! ```text
 //! usage in a directory's inode: | bytes varint | files varint | dirs varint |
@@ -7,8 +7,11 @@
 //! limits row:                   | version u8 | flags u8 | bytes varint, if flag 0 | inodes varint, if flag 1 |
 //! ```
 //!
-//! Bytes are sizes as `st_size` has them, of regular files and symbolic links. Sums are taken modulo 2^64, so
-//! that adding and taking away in any order never fails; they are right as long as the truth is below 2^64.
+//! Bytes are sizes as in `st_size`, of regular files and symbolic links. Sums are modulo 2^64, so additions and
+//! subtractions in any order never fail. A sum is right as long as the true value is below 2^64.
+//!
+//! Invariant: the usage in a directory's inode covers everything below it, except what subdirectories have not
+//! propagated yet; such a subdirectory has a mark row.
 
 use bytes::Bytes;
 use varve_types::InodeId;
@@ -16,12 +19,12 @@ use varve_types::InodeId;
 use crate::codec::{Short, unzigzag, zigzag};
 use crate::{DecodeError, ROW_VERSION, Reader, put_varint};
 
-/// What lies below a directory, itself not counted. A file with several names counts once.
+/// What lies below a directory, without the directory itself. A file with several names counts once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Sum of the sizes of regular files and symbolic links, in bytes.
     pub bytes: u64,
-    /// Files, and everything else that is no directory.
+    /// Files and all other objects except directories.
     pub files: u64,
     /// Directories.
     pub dirs: u64,
@@ -30,16 +33,16 @@ pub struct Usage {
 /// A change of a [`Usage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UsageChange {
-    /// Bytes more.
+    /// The number of bytes by which it grows.
     pub bytes: i64,
-    /// Files more.
+    /// The number of files by which it grows.
     pub files: i64,
-    /// Directories more.
+    /// The number of directories by which it grows.
     pub dirs: i64,
 }
 
 impl Usage {
-    /// The usage after `change`.
+    /// Returns the usage after `change`.
     #[must_use]
     pub fn plus(self, change: UsageChange) -> Usage {
         Usage {
@@ -49,18 +52,18 @@ impl Usage {
         }
     }
 
-    /// The usage before `change`.
+    /// Returns the usage before `change`.
     #[must_use]
     pub fn minus(self, change: UsageChange) -> Usage {
         self.plus(change.negated())
     }
 
-    /// This as a change from nothing.
+    /// Returns this as a change from nothing.
     pub fn as_change(self) -> UsageChange {
         UsageChange { bytes: self.bytes as i64, files: self.files as i64, dirs: self.dirs as i64 }
     }
 
-    /// Files and directories.
+    /// Returns the number of files and directories.
     pub fn inodes(self) -> u64 {
         self.files.wrapping_add(self.dirs)
     }
@@ -77,20 +80,20 @@ impl Usage {
 }
 
 impl UsageChange {
-    /// One file of `bytes` bytes more.
+    /// Returns the change by one more file of `bytes` bytes.
     pub fn file(bytes: u64) -> UsageChange {
         UsageChange { bytes: bytes as i64, files: 1, dirs: 0 }
     }
 
-    /// One directory more.
+    /// The change by one more directory.
     pub const DIR: UsageChange = UsageChange { bytes: 0, files: 0, dirs: 1 };
 
-    /// Growth of a file from `old` to `new` bytes.
+    /// Returns the change by the growth of a file from `old` to `new` bytes.
     pub fn size(old: u64, new: u64) -> UsageChange {
         UsageChange { bytes: new.wrapping_sub(old) as i64, files: 0, dirs: 0 }
     }
 
-    /// Both changes together.
+    /// Returns both changes together.
     #[must_use]
     pub fn plus(self, other: UsageChange) -> UsageChange {
         UsageChange {
@@ -100,7 +103,7 @@ impl UsageChange {
         }
     }
 
-    /// The change back.
+    /// Returns the opposite change.
     #[must_use]
     pub fn negated(self) -> UsageChange {
         UsageChange {
@@ -110,12 +113,12 @@ impl UsageChange {
         }
     }
 
-    /// Files and directories more.
+    /// Returns the number of files and directories by which it grows.
     pub fn inodes(self) -> i64 {
         self.files.wrapping_add(self.dirs)
     }
 
-    /// Whether nothing changes.
+    /// Returns whether nothing changes.
     pub fn is_zero(self) -> bool {
         self == UsageChange::default()
     }
@@ -136,7 +139,7 @@ impl UsageChange {
                 let mut change = || reader.varint().map(unzigzag);
                 let change = UsageChange { bytes: change()?, files: change()?, dirs: change()? };
                 if change.is_zero() {
-                    Err(reader.error("an pending change of nothing"))
+                    Err(reader.error("a pending change of nothing"))
                 } else {
                     Ok(change)
                 }
@@ -151,14 +154,14 @@ impl UsageChange {
 pub struct Mark(pub InodeId);
 
 impl Mark {
-    /// The row's value.
+    /// Returns the row's value.
     pub fn encode(self) -> Vec<u8> {
         let mut out = vec![ROW_VERSION];
         put_varint(&mut out, self.0.get());
         out
     }
 
-    /// Reads a row's value.
+    /// Decodes a row's value.
     pub fn decode(bytes: &Bytes) -> Result<Mark, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;
@@ -171,7 +174,7 @@ impl Mark {
 const HAS_BYTES: u8 = 1;
 const HAS_INODES: u8 = 1 << 1;
 
-/// The most that may lie below a directory; a limits row.
+/// The most that may lie below a directory: a limits row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Limits {
     /// The most bytes; `None` for no limit.
@@ -181,7 +184,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The row's value.
+    /// Returns the row's value.
     pub fn encode(self) -> Vec<u8> {
         let flag = |limit: Option<u64>, bit: u8| if limit.is_some() { bit } else { 0 };
         let mut out =
@@ -192,7 +195,7 @@ impl Limits {
         out
     }
 
-    /// Reads a row's value.
+    /// Decodes a row's value.
     pub fn decode(bytes: &Bytes) -> Result<Limits, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;

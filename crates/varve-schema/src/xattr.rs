@@ -25,7 +25,7 @@ pub struct XattrRow {
 }
 
 impl XattrRow {
-    /// The attribute called `name`.
+    /// Returns the attribute called `name`.
     pub fn get(&self, name: &[u8]) -> Option<&Xattr> {
         self.attrs.iter().find(|attr| attr.name == name)
     }
@@ -37,14 +37,14 @@ impl XattrRow {
         self.attrs.push(Xattr { name, value });
     }
 
-    /// Removes an attribute; says whether it was there.
+    /// Removes an attribute. Returns whether it was there.
     pub fn remove(&mut self, name: &[u8]) -> bool {
         let before = self.attrs.len();
         self.attrs.retain(|attr| attr.name != name);
         self.attrs.len() != before
     }
 
-    /// The row's value. REQUIRES: names of 1 to 255 bytes.
+    /// Returns the row's value. REQUIRES: names of 1 to 255 bytes.
     pub fn encode(&self) -> Vec<u8> {
         let room: usize = self.attrs.iter().map(|a| a.name.len() + a.value.len() + 4).sum();
         let mut out = Vec::with_capacity(room + 3);
@@ -60,7 +60,7 @@ impl XattrRow {
         out
     }
 
-    /// Reads a row's value.
+    /// Decodes a row's value.
     pub fn decode(bytes: &Bytes) -> Result<XattrRow, DecodeError> {
         let mut reader = Reader::new(bytes);
         reader.version()?;
