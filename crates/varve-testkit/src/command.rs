@@ -1,9 +1,14 @@
-//! Programs that tests start.
+//! Starts programs for tests.
 //!
-//! A child is a copy of this process until it executes its program, with copies of all descriptors, also of those that other threads
-//! close meanwhile: so a mount is in use by nobody who knows of it, a closed file still open for writing, a lock still held. Programs
-//! are therefore started one at a time, and the next one only when the last one executes its own and has closed the copies: what comes
-//! of that, as the end of a lock, may be a moment later.
+//! A child process is a copy of this process until it executes its program. It has copies of all descriptors, even of
+//! the ones that other threads close meanwhile: a mount may seem in use, a closed file may still be open for writing,
+//! and a lock may still be held.
+//!
+//! 1. A lock is taken, so that one program is started at a time.
+//! 2. The child executes its program, which closes the copies.
+//! 3. Then the lock is released. The effects of the closes, such as the end of a lock, may follow a moment later.
+//!
+//! Invariant: no two programs that are started here have copies of this process's descriptors at the same time.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -98,7 +103,7 @@ impl Command {
         self
     }
 
-    /// The program.
+    /// Returns the program.
     pub fn get_program(&self) -> &OsStr {
         self.command.get_program()
     }
@@ -141,11 +146,11 @@ impl fmt::Debug for Command {
     }
 }
 
-/// Puts a copy of the program `from` at `to`, which does not exist yet. No thread of this process has it open to write at any time:
-/// a child that another thread starts would have so, too, and nobody could execute it.
+/// Puts a copy of the program `from` at `to`, which does not exist yet. No thread of this process ever has the copy
+/// open for writing: a child of another thread would then have it open too, and nobody could execute it.
 ///
 /// # Panics
-/// If that does not go.
+/// If that fails.
 pub fn put_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     let (from, to) = (from.as_ref(), to.as_ref());
     let mut copy = Command::new("cp");
@@ -154,10 +159,10 @@ pub fn put_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     assert!(is_there, "{copy:?}: {output:?}");
 }
 
-/// Puts a shell script at `to`, which anybody may execute, in the same way.
+/// Puts a shell script at `to` in the same way. Anybody may execute it.
 ///
 /// # Panics
-/// If that does not go.
+/// If that fails.
 pub fn put_script(to: impl AsRef<Path>, script: &str) {
     let mut write = Command::new("sh");
     write.args(["-c", "printf '%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\""]);

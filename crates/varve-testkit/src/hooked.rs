@@ -1,4 +1,6 @@
-//! A simulated machine with hooks before some of its calls.
+//! A simulated machine with hooks before and after some of its calls.
+//!
+//! Invariant: a call without a hook reaches the machine unchanged.
 
 use std::fmt;
 use std::io;
@@ -39,17 +41,19 @@ pub trait Hooks: Send + Sync + 'static {
     /// Before a file is removed.
     fn before_removal(&self, _path: &Path) {}
 
-    /// What happens before each sync of the file at `path`, which is being opened. None is copied from such a file.
+    /// Returns what happens before each sync of the file at `path`, which is being opened. None is copied from such a
+    /// file.
     fn before_syncs_of(&self, _path: &Path) -> Option<Before> {
         None
     }
 
-    /// What becomes of times that are set on the file at `path`, which is being opened. None is copied from such a file.
+    /// Returns what becomes of times that are set on the file at `path`, which is being opened. None is copied from
+    /// such a file.
     fn times_of(&self, _path: &Path) -> Option<AsKept> {
         None
     }
 
-    /// Whether a sync of all below a directory is one of the whole storage.
+    /// Returns whether a sync of all below a directory is one of the whole storage.
     fn syncs_all_at_once(&self) -> bool {
         true
     }
@@ -57,7 +61,7 @@ pub trait Hooks: Send + Sync + 'static {
     /// After all below a directory was synced, or could not be, before the caller knows.
     fn after_sync_below(&self) {}
 
-    /// What [`Env::is_deterministic`] answers; if false, stores run their own threads.
+    /// Returns what [`Env::is_deterministic`] answers; if false, stores run their own threads.
     fn is_deterministic(&self) -> bool {
         true
     }

@@ -1,12 +1,17 @@
 //! Oracles, operation generators and crash enumeration for tests.
 //!
-//! [`model`] is the one definition of a correct file system; [`fsops`] makes random operations on file
-//! systems, runs them in lockstep with the model and compares answers and trees. [`kvops`] does the same
-//! for key-value stores, and knows which states may be found after a crash; [`crash`] enumerates crash
-//! points and what may be found after them. [`hooked`] puts hooks before calls of a simulated machine.
-//! [`eventually`] waits for what other threads and processes do, [`at_end`] ends those that a test has started; [`Command`] starts programs that have no copies of what others
-//! close, and [`put_program`] puts them where they can be executed; [`soak()`] goes on with other seeds; [`skipped`] says what this
-//! machine does not let a test do; [`golden()`] compares with files of earlier versions.
+//! - [`model`] is the one definition of a correct file system.
+//! - [`fsops`] makes random operations on file systems, runs them in lockstep with the model, and compares answers
+//!   and trees.
+//! - [`kvops`] does the same for key-value stores, and knows which states may be found after a crash.
+//! - [`crash`] enumerates crash points and the states that may be found after them.
+//! - [`hooked`] puts hooks before calls of a simulated machine.
+//! - [`eventually`] waits for other threads and processes, and [`at_end`] ends the ones that a test has started.
+//! - [`Command`] starts programs without copies of descriptors that other threads close, and [`put_program`] puts a
+//!   program where it can be executed.
+//! - [`soak()`] repeats a test with other seeds.
+//! - [`skipped`] reports a test that this machine cannot run.
+//! - [`golden()`] compares with files of earlier versions.
 
 mod command;
 pub mod crash;

@@ -5,7 +5,7 @@
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// The sequence of `seed`.
+    /// Returns the sequence of `seed`.
     pub fn new(seed: u64) -> Rng {
         let mut z = seed;
         Rng(std::array::from_fn(|_| {
@@ -14,7 +14,7 @@ impl Rng {
         }))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.0;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);

@@ -32,7 +32,7 @@ pub fn skipped(why: &str) {
     }
 }
 
-/// Whether there is such a program on this machine; says if not.
+/// Returns whether there is such a program on this machine; says if not.
 pub fn there_is(program: &str) -> bool {
     let mut command = Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -43,7 +43,7 @@ pub fn there_is(program: &str) -> bool {
     found
 }
 
-/// Whether the kernel offers FUSE over io_uring; says if not.
+/// Returns whether the kernel offers FUSE over io_uring; says if not.
 pub fn there_are_rings() -> bool {
     let offered = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
     let offered = offered.is_ok_and(|value| value.trim() == "Y");

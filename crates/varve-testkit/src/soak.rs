@@ -1,9 +1,9 @@
-//! Tests that go on for as long as they are told.
+//! Repeats a test for a given time.
 
 use std::time::{Duration, Instant};
 
-/// Calls `each` with one seed after the other for `VARVE_SOAK_SECONDS`, from `VARVE_SOAK_SEED` on; with 0 seconds it is that
-/// seed alone. Gives the seeds and the time, for people.
+/// Calls `each` with one seed after the other for `VARVE_SOAK_SECONDS`, from `VARVE_SOAK_SEED` on; with 0 seconds,
+/// only with that seed. Returns the seeds and the time as a message.
 #[allow(clippy::disallowed_methods, reason = "it goes on in real time")]
 pub fn soak(mut each: impl FnMut(u64)) -> String {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

@@ -1,14 +1,14 @@
-//! Waiting for what comes soon, and never for ever: a test that hangs says nothing.
+//! Waits for an event, but never for ever, because a hanging test reports nothing.
 
 use std::time::{Duration, Instant};
 
-/// Longer than a busy machine takes for anything that a test waits for.
+/// A time longer than any event for which a test waits takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `happened`, which is asked every few milliseconds.
+/// Waits until `happened` returns true. Calls it every few milliseconds.
 ///
 /// # Panics
-/// With the name of what was waited for, after [`PATIENCE`].
+/// After [`PATIENCE`], with the name of the event.
 #[allow(clippy::disallowed_methods, reason = "what is waited for happens in real time")]
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -18,13 +18,13 @@ pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Does something when it is dropped.
+/// Runs a function when it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct AtEnd<F: FnMut()>(F);
 
-/// Does `work` when what it gives is dropped: tells the threads that go on until a test has done its part to end, also where that
-/// part panics. Without it the scope of such threads would wait for them for ever.
+/// Runs `work` when the returned value is dropped, even by a panic. A test uses it to end threads that run until the
+/// test has done its part; otherwise their scope would wait for them for ever.
 pub fn at_end<F: FnMut()>(work: F) -> AtEnd<F> {
     AtEnd(work)
 }

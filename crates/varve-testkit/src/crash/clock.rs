@@ -1,4 +1,4 @@
-//! The times of a run, told apart by the steps in which a clock showed them.
+//! Maps the times of a run to the steps in which a clock showed them.
 
 use varve_env::sim::START_SECS;
 use varve_types::Timestamp;
@@ -11,7 +11,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The clock of a run that begins `now`.
+    /// Returns the clock of a run that begins `now`.
     pub fn begin(now: Timestamp) -> Clock {
         Clock { ends: vec![now] }
     }

@@ -1,7 +1,7 @@
 //! Every crash of one run.
 //!
-//! 1. The script runs once, on one thread. Before each operation that changes what a disk may hold the
-//!    machine is copied, which costs little, and the copy goes to the checkers as a [`Point`].
+//! 1. The script runs once, on one thread. Before each operation that changes what a disk may hold, the machine is
+//!    copied, which costs little. The copy goes to the checkers as a [`Point`].
 //! 2. A checker makes the images of a point, one after the other, and opens each. What it finds must be a
 //!    state that the history allows and have no broken invariant; a file written and synced then must
 //!    survive another power cut, beside everything else.
@@ -343,7 +343,8 @@ impl<S: Subject> Check<'_, '_, S> {
         Ok(())
     }
 
-    /// Where large files may be lost, all else is right, a check tells that some are, and they can be removed.
+    /// Checks an image in which large files may be lost: everything else is right, the check of the file system
+    /// reports the losses, and the lost files can be removed.
     fn check_what_is_left(&self, fs: &S::Fs, reached: Reached) -> Result<(), String> {
         let left = Found::read_what_is_left(fs).map_err(|error| format!("read: {error}"))?;
         self.shared.script.history.check(&left, &self.point.clock, reached)?;
@@ -428,7 +429,7 @@ fn text(error: FsError) -> String {
     error.to_string()
 }
 
-/// What a panic says.
+/// Returns what a panic says.
 fn said(panic: &(dyn Any + Send)) -> String {
     let literal = panic.downcast_ref::<&str>().copied();
     let message = panic.downcast_ref::<String>().map(String::as_str).or(literal);

@@ -1,29 +1,30 @@
-//! What may be found after a crash, and what must be.
+//! What may be found after a crash, and what must be found.
 //!
-//! The rows of a file system are one history: what is found is its state after some step, not before the
-//! last step that was synced and not after the step under way. The bytes of large files are no part of
-//! that history, because the kernel writes them straight to the storage below. For those of a state holds:
+//! Invariants: the rows of a file system are one history. A crash leaves its state after some step, from the last
+//! synced step to the step under way. The bytes of large files are not part of that history, because the kernel
+//! writes them directly to the storage below. For the large files of a state holds:
 //!
-//! - A file's *base* is what it held at the last step that synced it, or at the last step up to the state
-//!   found whose row claims bytes (the move out of the rows, the release by the last writer).
-//! - Each byte is one that the file had at that place in its base or at any step since. It may be zero
-//!   where the base had none, or the file was shorter in between.
-//! - The length is one that the file had since its base, or the end of a write since; the write under way and a copy from
-//!   another file, which is made in pieces, may end anywhere before their end.
+//! - The *base* of a file is its content at the last step that synced it, or at the last step up to the found state
+//!   whose row claims bytes (the move out of the rows, the release by the last writer).
+//! - Each byte is one that the file had at that offset in its base or at any step since. It may be zero if the base
+//!   had no byte there, or if the file was shorter in between.
+//! - The length is one that the file had since its base, or the end of a write since; the write under way and a
+//!   copy from another file, which is made in pieces, may end anywhere before their end.
 //!
 //! After the death of the process alone the base is the last step that ended.
 //!
-//! A clone of a large file has that file's bytes, which nobody writes to, and is as its row says, until it is opened for writing or
-//! its length is set. From then on it is a large file, however short the file had become before.
+//! A clone of a large file has that file's bytes, which never change, and its row is right, until a program opens it
+//! for writing or sets its length. From then on it is a large file, however short the file was before.
 //!
-//! The times that the calls set to a value are that value. All others are of the clock, and that of the run is not that of
-//! the model: they are the same if they are of the same step, which a [`Clock`] tells. The times of a large file that is being
-//! written are no part of its row either, but the storage's below, which may have those of a later step than the rows that are
-//! found. So its mtime and ctime are among those that it had in the state found or has had since. Two calls leave more:
+//! A time that a call has set is found unchanged. All other times come from a clock, and the run and the model have
+//! different clocks. Two times are equal if they are of the same step, which a [`Clock`] knows. The times of a large
+//! file under writing are not in its row but on the storage below, which may have the times of a later step than the
+//! found rows. So its mtime and ctime are among the ones that it had in the found state or since. Two calls leave
+//! more:
 //!
-//! - One that sets the mtime notes that in the row before the storage below has it.
-//! - The storage may have a time that was set though a power cut took the row. That time hides when the last write was; as
-//!   ctime is left what the last row says that survived.
+//! - A call that sets the mtime notes it in the row before the storage below has it.
+//! - The storage may have a set time although a power cut took the row. That time hides the time of the last write,
+//!   and the ctime is the one of the last surviving row.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -246,12 +247,12 @@ impl History {
         self.sync_rows(at);
     }
 
-    /// The first state that may be found.
+    /// Returns the first state that may be found.
     pub fn least(&self, reached: Reached) -> usize {
         if reached.killed { reached.steps } else { self.synced_rows(reached) }
     }
 
-    /// The last state whose rows are durable.
+    /// Returns the last state whose rows are durable.
     fn synced_rows(&self, reached: Reached) -> usize {
         last_up_to(self.synced.iter().copied(), reached.steps).unwrap_or(0)
     }
@@ -278,7 +279,7 @@ impl History {
         Err(format!("none of the states {least} to {most}{earlier}; unlike state {at}:\n  {lines}"))
     }
 
-    /// What is different from the state `at`.
+    /// Returns what is different from the state `at`.
     fn differences(&self, at: usize, dated: &Dated<'_>, reached: Reached) -> Vec<String> {
         let (state, found) = (&self.states[at], dated.found);
         let mut lines = Vec::new();
@@ -329,7 +330,7 @@ impl History {
         lines
     }
 
-    /// Whether the model's `time` and the `found` one are the same.
+    /// Returns whether the model's `time` and the `found` one are the same.
     fn same_time(&self, time: Timestamp, found: Timestamp, dated: &Dated<'_>) -> bool {
         let step = self.clock.step_of(time).filter(|step| *step < self.states.len());
         time == found || step.is_some_and(|step| dated.clock.step_of(found) == Some(step))
@@ -367,7 +368,7 @@ impl History {
     }
 }
 
-/// Whether everything but size and bytes is the same, and the file has the bytes its size says.
+/// Returns whether everything but size and bytes is the same, and the file has the bytes its size says.
 fn same_but_bytes(expected: &NodeDump, found: &NodeDump) -> bool {
     let alike = NodeDump {
         size: expected.size,
@@ -389,13 +390,13 @@ impl Bytes {
         self.large_from.is_some_and(|from| from <= at)
     }
 
-    /// What it held after `step`, if it was there.
+    /// Returns what it held after `step`, if it was there.
     fn version(&self, step: usize) -> Option<&Vec<u8>> {
         let before = self.versions.iter().rev().find(|(from, _)| *from <= step);
         before.map(|(_, content)| content.as_ref())
     }
 
-    /// Whether it is as it was when it was synced last, while all rows were at `synced`.
+    /// Returns whether it is as it was when it was synced last, while all rows were at `synced`.
     fn is_durable(&self, synced: usize, reached: Reached) -> bool {
         let base = self.base(synced, reached);
         let is_later = |step: usize| step > base;

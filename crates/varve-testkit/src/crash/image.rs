@@ -1,4 +1,4 @@
-//! One of the things that may be found after a crash, by a name that brings it back.
+//! One of the states that may be found after a crash, with a name that reproduces it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ pub enum Image {
 }
 
 impl Image {
-    /// The machine as it is found. `env` must be a copy that nobody works on.
+    /// Returns the machine as it is found. `env` must be a copy that nobody works on.
     pub fn of(self, env: &SimEnv) -> Arc<SimEnv> {
         match self {
             Image::Nothing => env.power_cut_keep_nothing(),
@@ -39,17 +39,17 @@ impl Image {
         }
     }
 
-    /// Whether only the process went.
+    /// Returns whether only the process went.
     pub fn is_kill(self) -> bool {
         matches!(self, Image::Kill | Image::KillWithin(_))
     }
 
-    /// Whether nothing but gaps tells that something was lost.
+    /// Returns whether nothing but gaps tells that something was lost.
     pub fn is_of_storage(self) -> bool {
         matches!(self, Image::Storage(_))
     }
 
-    /// Whether old bytes may stand where nothing was written.
+    /// Returns whether old bytes may stand where nothing was written.
     pub fn is_stale(self) -> bool {
         matches!(self, Image::Stale(_))
     }

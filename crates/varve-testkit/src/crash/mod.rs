@@ -1,4 +1,4 @@
-//! Crash points and what may be found after them.
+//! Crash points, and the states that may be found after them.
 //!
 //! For a file system as a whole, [`explore()`] enumerates: it runs a [`Script`] once, and at every operation
 //! that changes what a disk may hold it copies the machine, makes from the copy several images of what the
@@ -64,7 +64,7 @@ pub enum Aftermath {
 }
 
 impl Aftermath {
-    /// What a store must still hold.
+    /// Returns what a store must still hold.
     pub fn survived(self) -> Survived {
         match self {
             Aftermath::ProcessKill => Survived::Acknowledged,
@@ -75,8 +75,8 @@ impl Aftermath {
     }
 }
 
-/// The machines that may be found after `env` stopped: the extremes, one power cut per seed, and at last
-/// the death of the process alone.
+/// Returns the machines that may be found after `env` stopped: the extremes, one power cut per seed, and at last the
+/// death of the process alone.
 pub fn aftermaths(
     env: &SimEnv,
     seeds: Range<u64>,

@@ -1,7 +1,9 @@
-//! What is done before the power goes: a seeded sequence of steps, and what it makes of the model.
+//! The script of a run: a seeded sequence of steps, and the states of the model after each.
 //!
-//! The steps are fixed before any file system runs them, so that what must be found after a crash is known
-//! for every moment of the run.
+//! 1. The steps are made from the seed before any file system runs them.
+//! 2. The model runs them and gives the [`History`](super::History).
+//!
+//! Invariant: for every moment of the run it is known what must be found after a crash.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -110,7 +112,7 @@ struct Maker<'a> {
 }
 
 impl Script {
-    /// The script of `seed`.
+    /// Returns the script of `seed`.
     pub fn new(seed: u64, options: &ScriptOptions) -> FsResult<Script> {
         Script::gated(seed, options, None)
     }
@@ -277,7 +279,7 @@ impl<'a> Maker<'a> {
         Ok(())
     }
 
-    /// The inode whose bytes `op` changes so that they reach to one of the given places, the last once all of it is done, and no
+    /// Returns the inode whose bytes `op` changes so that they reach to one of the given places, the last once all of it is done, and no
     /// less if nothing else of the file survives. A copy is made in pieces where its source has holes.
     fn end_of(&self, op: &Op, slot: Option<InodeId>) -> Option<(InodeId, RangeInclusive<u64>)> {
         let all = |ino, end| (ino, end..=end);
@@ -307,7 +309,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// The inode that has its own bytes after `op`, and whether those are none.
+    /// Returns the inode that has its own bytes after `op`, and whether those are none.
     fn owns_bytes(&self, op: &Op) -> Option<(InodeId, bool)> {
         match op {
             Op::Open { flags, slot, .. } | Op::Create { flags, slot, .. }
@@ -383,7 +385,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// What is left of `op` on a disk that has room for a part.
+/// Returns what is left of `op` on a disk that has room for a part.
 fn fitted(op: Op, fits: Fits) -> Op {
     match (op, fits) {
         (Op::Write { slot, offset, fill, kill_set_id, .. }, Fits::Part(len)) => {
@@ -396,7 +398,7 @@ fn fitted(op: Op, fits: Fits) -> Op {
     }
 }
 
-/// Whether nothing of `op` could be seen after a crash.
+/// Returns whether `op` leaves no trace that could be found after a crash.
 fn changes_nothing(op: &Op) -> bool {
     matches!(
         op,

@@ -1,7 +1,12 @@
-//! Random operations over a small world, so that they meet often.
+//! Makes random operations over a small set of names, so that they often meet.
 //!
-//! The generator is told which operations succeeded and mostly uses paths that exist; the rest are free
-//! names, taken names and nonsense, so that errors are tested as much as successes.
+//! 1. [`Generator`] draws an operation and its paths.
+//! 2. The caller reports whether it succeeded, and the generator updates its list of existing paths.
+//!
+//! Most operations use existing paths. All others use free names, taken names and invalid ones, so that errors are
+//! tested as much as successes.
+//!
+//! Invariant: equal seeds and equal reports make equal operations.
 
 use varve_types::{FileFlags, Timestamp};
 use varve_vfs::{
@@ -32,7 +37,7 @@ pub struct Universe {
     pub flags_percent: u64,
 }
 
-/// Paths above which nothing is cloned, as each clone may double them.
+/// The number of paths above which no clone is made, because each clone may double it.
 const CLONED_PATHS_MAX: usize = 100;
 
 impl Default for Universe {
@@ -66,13 +71,13 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The sequence of `seed` in `universe`.
+    /// Returns the sequence of `seed` in `universe`.
     pub fn new(seed: u64, universe: Universe) -> Generator {
         let dirs = vec![TreePath::default()];
         Generator { rng: Rng::new(seed), universe, dirs, others: Vec::new(), fixed: Vec::new() }
     }
 
-    /// The next operation. [`Generator::observe`] takes those that succeeded.
+    /// Returns the next operation. [`Generator::observe`] takes those that succeeded.
     pub fn next_op(&mut self) -> Op {
         let clones = self.universe.clones_percent;
         if clones > 0 && self.rng.below(100) < clones && self.known() < CLONED_PATHS_MAX {
@@ -390,7 +395,7 @@ fn push(known: &mut Vec<TreePath>, path: &TreePath) {
     }
 }
 
-/// Adds to what is at and below `from` the same at `to`.
+/// Adds the paths at and below `from` again at `to`.
 fn copy_known(known: &mut Vec<TreePath>, from: &TreePath, to: &TreePath) {
     let below = known.iter().filter(|path| path.is_within(from));
     let copies: Vec<TreePath> =
@@ -398,7 +403,7 @@ fn copy_known(known: &mut Vec<TreePath>, from: &TreePath, to: &TreePath) {
     copies.iter().for_each(|path| push(known, path));
 }
 
-/// Moves what is at and below `from` to `to`; what was there goes, or comes back to `from` if they swap.
+/// Moves the paths at and below `from` to `to`. The paths that were there are removed, or moved to `from` in a swap.
 fn move_known(known: &mut Vec<TreePath>, from: &TreePath, to: &TreePath, swaps: bool) {
     if !swaps {
         known.retain(|path| !path.is_within(to));

@@ -45,12 +45,12 @@ pub struct Mismatch {
 }
 
 impl Lockstep {
-    /// The sequence of `seed` in the usual world.
+    /// Returns the sequence of `seed` in the usual world.
     pub fn new(seed: u64) -> Lockstep {
         Lockstep::with_universe(seed, Universe::default())
     }
 
-    /// The sequence of `seed` in `universe`.
+    /// Returns the sequence of `seed` in `universe`.
     pub fn with_universe(seed: u64, universe: Universe) -> Lockstep {
         Lockstep {
             seed,
@@ -71,7 +71,7 @@ impl Lockstep {
         self
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &ModelFs {
         &self.model
     }

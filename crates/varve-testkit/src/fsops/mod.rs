@@ -4,7 +4,7 @@
 //! 2. [`Session`] runs one on a file system and returns an [`Outcome`], which is equal for any two
 //!    correct file systems.
 //! 3. [`tree()`] reads a whole tree into a comparable [`TreeDump`].
-//! 4. [`Lockstep`] does all of it on a file system and on the model, and compares what directories say lies below them.
+//! 4. [`Lockstep`] does all this on a file system and on the model, and compares the usage of directories.
 
 mod generate;
 mod lockstep;

@@ -12,19 +12,19 @@ use varve_vfs::{
 pub struct TreePath(pub Vec<Vec<u8>>);
 
 impl TreePath {
-    /// The path of `name` in this directory.
+    /// Returns the path of `name` in this directory.
     pub fn join(&self, name: &[u8]) -> TreePath {
         let mut names = self.0.clone();
         names.push(name.to_vec());
         TreePath(names)
     }
 
-    /// The directory's path and the last name; `None` for the root.
+    /// Returns the directory's path and the last name; `None` for the root.
     pub fn split(&self) -> Option<(&[Vec<u8>], &[u8])> {
         self.0.split_last().map(|(name, dir)| (dir, name.as_slice()))
     }
 
-    /// Whether it leads to `above` or below it.
+    /// Returns whether it leads to `above` or below it.
     pub fn is_within(&self, above: &TreePath) -> bool {
         self.0.starts_with(&above.0)
     }
@@ -100,7 +100,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The slot of the open file that this operates on.
+    /// Returns the slot of the open file that this operates on.
     pub(crate) fn open_slot(&self) -> Option<Slot> {
         match self {
             Op::SlotGetattr { slot }
@@ -117,7 +117,7 @@ impl Op {
         }
     }
 
-    /// The slot of the open file that this operates on, or opens.
+    /// Returns the slot of the open file that this operates on, or opens.
     pub(crate) fn slot(&self) -> Option<Slot> {
         match self {
             Op::Create { slot, .. } | Op::Open { slot, .. } | Op::Tmpfile { slot, .. } => {

@@ -1,5 +1,5 @@
-//! What an operation answered, in a form that is equal for two correct file systems: inode ids become
-//! numbers in the order they were first seen, times become whether they moved, listings are sorted.
+//! The outcome of an operation, in a form that is equal for any two correct file systems: inode ids become numbers in
+//! the order of their first appearance, times become flags for a change, and listings are sorted.
 
 use varve_types::{Errno, FileFlags, Timestamp};
 use varve_vfs::FileType;
@@ -66,7 +66,7 @@ pub struct Touched {
     pub ctime_moved: bool,
 }
 
-/// Everything an operation showed.
+/// Everything that an operation returned or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The answer.

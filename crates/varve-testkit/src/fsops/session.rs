@@ -1,5 +1,10 @@
-//! Runs operations on a file system as a kernel would: names are looked up from the root down, every
-//! lookup is taken back, handles stay open in slots.
+//! Runs operations on a file system as a kernel would.
+//!
+//! 1. [`Session`] looks up the names of an operation from the root down.
+//! 2. It makes the call and records the outcome and the attributes of the inodes that it watches.
+//! 3. It takes back every lookup. Handles stay open in slots.
+//!
+//! Invariant: each lookup is taken back.
 
 use std::collections::HashMap;
 
@@ -54,13 +59,13 @@ impl Call<'_> {
         names.iter().try_fold(InodeId::ROOT, |dir, name| self.lookup(dir, name))
     }
 
-    /// The object a path leads to, watched.
+    /// Returns the object a path leads to, watched.
     fn target(&mut self, path: &TreePath) -> FsResult<InodeId> {
         let ino = self.walk(&path.0)?;
         Ok(self.watch(ino))
     }
 
-    /// The directory and the last name of a path, the directory and what the name stands for watched.
+    /// Returns the directory and the last name of a path, the directory and what the name stands for watched.
     fn place<'p>(&mut self, path: &'p TreePath) -> FsResult<(InodeId, FileName<'p>)> {
         let (dir, name) = path.split().ok_or(FsError::Invalid("the root has no name"))?;
         let dir = self.walk(dir)?;
@@ -116,17 +121,17 @@ impl Session {
         Ok(())
     }
 
-    /// What the last operation said if it was refused.
+    /// Returns what the last operation said if it was refused.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// The inode that is open in a slot.
+    /// Returns the inode that is open in a slot.
     pub fn inode(&self, slot: Slot) -> Option<InodeId> {
         self.slots.get(&slot).map(|(ino, _)| *ino)
     }
 
-    /// The inodes that are open in slots.
+    /// Returns the inodes that are open in slots.
     pub fn inodes(&self) -> Vec<InodeId> {
         self.slots.values().map(|(ino, _)| *ino).collect()
     }
@@ -433,7 +438,7 @@ pub fn pattern(fill: u64, len: usize) -> Vec<u8> {
     Rng::new(fill).bytes(len)
 }
 
-/// The names in an answer of listxattr, sorted.
+/// Returns the names in an answer of listxattr, sorted.
 pub(super) fn split_list(list: &[u8]) -> Vec<Vec<u8>> {
     let mut names: Vec<_> =
         list.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect();
@@ -462,8 +467,8 @@ pub(crate) fn read_all(fs: &dyn Vfs, ino: InodeId) -> FsResult<Vec<u8>> {
     result.map(|()| bytes)
 }
 
-/// Seeks, and judges the answer by the bytes: file systems may know holes more or less finely, but what
-/// lies before data, and a hole itself, must read as zeros.
+/// Seeks, and checks the answer by the bytes. File systems may have holes of different units, but a hole and
+/// everything before the data found must read as zeros.
 fn seek(
     fs: &dyn Vfs,
     ino: InodeId,

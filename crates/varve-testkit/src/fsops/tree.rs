@@ -1,4 +1,6 @@
-//! A whole tree as a value.
+//! Reads a whole tree into a value that can be compared.
+//!
+//! Invariant: the walk takes back each lookup.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -57,7 +59,7 @@ pub fn tree(fs: &dyn Vfs) -> FsResult<TreeDump> {
     tree_with(fs, &mut |_, _, _| ())
 }
 
-/// Reads the whole tree and shows the path, the inode and the bytes of each regular file to `visit`.
+/// Reads the whole tree and passes the path, the inode and the bytes of each regular file to `visit`.
 pub fn tree_with(
     fs: &dyn Vfs,
     visit: &mut dyn FnMut(&TreePath, InodeId, Vec<u8>),
@@ -65,7 +67,7 @@ pub fn tree_with(
     tree_but(fs, visit, &mut |_, error| Err(error))
 }
 
-/// The same without the regular files that cannot be read, of which `lost` may have an error.
+/// Reads the tree as [`tree_with`] does, but skips regular files that cannot be read and whose error `lost` accepts.
 pub fn tree_but(
     fs: &dyn Vfs,
     visit: &mut dyn FnMut(&TreePath, InodeId, Vec<u8>),
@@ -172,7 +174,7 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 impl TreeDump {
-    /// What is different in `other`, one line per path; empty if nothing is.
+    /// Returns what is different in `other`, one line per path; empty if nothing is.
     pub fn differences(&self, other: &TreeDump, times: Times) -> Vec<String> {
         let mut lines = Vec::new();
         for (path, node) in &self.0 {
@@ -192,7 +194,7 @@ impl TreeDump {
 }
 
 impl NodeDump {
-    /// Whether `other` is the same.
+    /// Returns whether `other` is the same.
     pub fn equals(&self, other: &NodeDump, times: Times) -> bool {
         match times {
             Times::Compare => self == other,

@@ -1,8 +1,8 @@
-//! What every directory of a file system says lies below it, against what a walk of the model finds.
+//! Compares the usage that a file system reports for every directory with a walk of the model.
 //!
-//! A file with several names counts in the directory of one of them, and which is the file system's choice.
-//! So the answer for a directory lies between that without the files that also have names elsewhere and that with
-//! them; for the root it is exact.
+//! A file with several names counts in the directory of one of them, which the file system chooses. So the usage of a
+//! directory lies between the sum without and the sum with the files that also have names elsewhere. For the root it
+//! is exact.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ struct Bounds {
     most: TreeUsage,
 }
 
-/// The directories of `expected` for which `fs` gives a wrong usage, one line each.
+/// Returns the directories of `expected` for which `fs` reports a wrong usage, one line each.
 pub(super) fn differences(expected: &TreeDump, fs: &dyn Vfs) -> FsResult<Vec<String>> {
     let mut lines = Vec::new();
     for (path, node) in &expected.0 {

@@ -68,17 +68,17 @@ pub struct KvGenerator {
 }
 
 impl KvGenerator {
-    /// The sequence of `seed` in `universe`.
+    /// Returns the sequence of `seed` in `universe`.
     pub fn new(seed: u64, universe: KvUniverse) -> KvGenerator {
         KvGenerator { rng: Rng::new(seed), universe }
     }
 
-    /// How many key spaces there are.
+    /// Returns how many key spaces there are.
     pub fn spaces(&self) -> usize {
         self.universe.spaces.len()
     }
 
-    /// The next operation.
+    /// Returns the next operation.
     pub fn next_op(&mut self) -> KvOp {
         let (reopen, maintain) = (self.universe.reopen_per_mille, self.universe.maintain_per_mille);
         let dice = self.rng.below(1000);

@@ -1,4 +1,4 @@
-//! The oracle: every batch ever written, and the states they lead through.
+//! The oracle: every batch that was written, and the states after each.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -25,7 +25,7 @@ impl State {
         State(vec![BTreeMap::new(); spaces])
     }
 
-    /// The rows given, by key space.
+    /// Returns the rows given, by key space.
     pub fn from_rows(rows: Vec<Vec<Row>>) -> State {
         State(rows.into_iter().map(|rows| rows.into_iter().collect()).collect())
     }
@@ -40,12 +40,12 @@ impl State {
         }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, space: Space, key: &[u8]) -> Option<Vec<u8>> {
         self.0[space].get(key).cloned()
     }
 
-    /// The rows of a range.
+    /// Returns the rows of a range.
     pub fn scan(&self, space: Space, range: &KvRange) -> Vec<Row> {
         let bounds =
             (range.start.as_ref().map(Vec::as_slice), range.end.as_ref().map(Vec::as_slice));
@@ -57,7 +57,7 @@ impl State {
         if range.reverse { rows.rev().map(copy).collect() } else { rows.map(copy).collect() }
     }
 
-    /// What is different in `other`, in a few lines.
+    /// Returns what is different in `other`, in a few lines.
     pub fn differences(&self, other: &State) -> Vec<String> {
         const LINES_MAX: usize = 10;
         let mut lines = Vec::new();
@@ -78,7 +78,7 @@ impl State {
     }
 }
 
-/// Whether a range is empty in a way that ordered maps refuse to be asked for.
+/// Returns whether a range is empty in a way that ordered maps refuse to be asked for.
 fn is_inverted(bounds: &(Bound<&[u8]>, Bound<&[u8]>)) -> bool {
     match bounds {
         (Bound::Excluded(a), Bound::Excluded(b)) => a >= b,
@@ -108,17 +108,17 @@ impl History {
         History { newest: base.clone(), base, batches: Vec::new(), acknowledged: 0, synced: 0 }
     }
 
-    /// The state after every acknowledged batch.
+    /// Returns the state after every acknowledged batch.
     pub fn newest(&self) -> &State {
         &self.newest
     }
 
-    /// How many batches were acknowledged since the known state.
+    /// Returns how many batches were acknowledged since the known state.
     pub fn acknowledged(&self) -> usize {
         self.acknowledged
     }
 
-    /// How many batches were synced since the known state.
+    /// Returns how many batches were synced since the known state.
     pub fn synced(&self) -> usize {
         self.synced
     }

@@ -1,4 +1,8 @@
-//! A store and the oracle, side by side.
+//! Runs random operations on a store and on the oracle, and compares them.
+//!
+//! 1. [`KvLockstep::run`] generates an operation, makes it on the store and compares the answer with the oracle.
+//! 2. It pauses for the test to reopen or maintain the store.
+//! 3. After a crash [`KvLockstep::check_recovered`] finds the batches that survived, and goes on from there.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -42,14 +46,14 @@ pub struct KvLockstep {
 }
 
 impl KvLockstep {
-    /// The sequence of `seed` in `universe`, for a store that is empty.
+    /// Returns the sequence of `seed` in `universe`, for a store that is empty.
     pub fn new(seed: u64, universe: KvUniverse) -> KvLockstep {
         let generator = KvGenerator::new(seed, universe);
         let history = History::new(generator.spaces());
         KvLockstep { seed, generator, history, recent: VecDeque::new(), step: 0, left: None }
     }
 
-    /// The oracle.
+    /// Returns the oracle.
     pub fn history(&self) -> &History {
         &self.history
     }
@@ -198,7 +202,7 @@ impl KvLockstep {
     }
 }
 
-/// What is wrong with a scan, if anything.
+/// Returns what is wrong with a scan, if anything.
 fn check_scan(
     state: &State,
     read: &dyn KvRead,

@@ -78,10 +78,10 @@ impl KvRange {
 /// Reading, from a store or from a snapshot. Errors are texts; the tests that want to know more keep
 /// the error themselves.
 pub trait KvRead {
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(&self, space: Space, key: &[u8]) -> Result<Option<Vec<u8>>, String>;
 
-    /// The rows of a range.
+    /// Returns the rows of a range.
     fn scan(&self, space: Space, range: &KvRange) -> Result<Vec<Row>, String>;
 }
 

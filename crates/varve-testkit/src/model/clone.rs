@@ -1,4 +1,4 @@
-//! Copies of trees, made by walking them.
+//! Clones trees by walking and copying them.
 
 use std::collections::HashMap;
 

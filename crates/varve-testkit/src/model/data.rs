@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 /// Bytes per chunk.
 const CHUNK_BYTES: u64 = 65_536;
 
-/// A file's bytes. A chunk that is absent, or shorter than its part of the file, goes on as zeros; no
-/// chunk holds bytes beyond the size.
+/// A file's bytes. An absent chunk, or the missing end of a short chunk, reads as zeros. No chunk holds bytes beyond
+/// the size.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Data {
     chunks: BTreeMap<u64, Vec<u8>>,
 }
 
-/// The pieces of `offset..offset + len` by chunk: (chunk, start within it, length).
+/// Returns the pieces of `offset..offset + len` by chunk: (chunk, start within it, length).
 fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + len;
     let mut at = offset;
@@ -73,7 +73,7 @@ impl Data {
         }
     }
 
-    /// The first byte at or after `offset` that is in a chunk, or that is in none.
+    /// Returns the first byte at or after `offset` that is in a chunk, or that is in none.
     pub(super) fn seek(&self, offset: u64, held: bool) -> Option<u64> {
         let first = offset / CHUNK_BYTES;
         let found = if held {

@@ -76,7 +76,7 @@ impl State {
         Ok(Opened { handle, passthrough: false, reread: false })
     }
 
-    /// The flags of an open handle of `ino`.
+    /// Returns the flags of an open handle of `ino`.
     pub(super) fn flags(&self, ino: InodeId, handle: Handle) -> FsResult<OpenFlags> {
         match self.handles.get(&handle) {
             Some(open) if open.ino == ino => Ok(open.flags),
@@ -172,7 +172,7 @@ impl State {
         Ok(())
     }
 
-    /// The next data or hole.
+    /// Returns the next data or hole.
     pub(super) fn lseek(&self, ino: InodeId, offset: u64, what: SeekFrom) -> FsResult<u64> {
         let node = self.node(ino)?;
         if offset >= node.attr.size {

@@ -1,13 +1,11 @@
-//! A file system in memory, as simple as it can be made: the definition of correct that Varve's file
-//! system is compared with, and the file system without storage that benchmarks compare it with.
+//! A file system in memory, as simple as possible. Tests compare Varve's file system with it as the definition of
+//! correct, and benchmarks compare with it as the file system without storage.
 //!
-//! One mutex, one table of inodes, one table of names per directory. Ids are handed out in order and
-//! never reused. An inode lives while it has a name, a lookup that was not forgotten, or an open handle;
-//! then nothing of it is left. Permissions are the front end's business, except for
-//! [`varve_vfs::Vfs::access`].
+//! One mutex, one table of inodes, one table of names per directory. Ids are given out in order and never reused. An
+//! inode exists while it has a name, a lookup that was not forgotten, or an open handle. The front end checks
+//! permissions, except for [`varve_vfs::Vfs::access`].
 //!
-//! Departures from a disk file system: nothing is durable, holes are known per 64 KiB, room is
-//! unlimited.
+//! Departures from a disk file system: nothing is durable, holes have a unit of 64 KiB, and space is unlimited.
 
 mod clone;
 mod data;
@@ -40,7 +38,7 @@ struct OpenFile {
     flags: OpenFlags,
 }
 
-/// Everything there is. Inodes are found by their number.
+/// The whole state. Inodes are found by their number.
 struct State {
     env: Arc<dyn Env>,
     nodes: Vec<Option<Box<Node>>>,
@@ -65,12 +63,12 @@ impl ModelFs {
         ModelFs::new(OsEnv::new())
     }
 
-    /// The time of day.
+    /// Returns the time of day.
     pub(crate) fn now(&self) -> Timestamp {
         self.state.lock().now()
     }
 
-    /// How many inodes there are, the root and those without a name included.
+    /// Returns how many inodes there are, the root and those without a name included.
     pub fn inode_count(&self) -> usize {
         self.state.lock().nodes.iter().flatten().count()
     }

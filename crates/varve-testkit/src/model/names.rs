@@ -1,7 +1,7 @@
-//! Finding, making and removing names.
+//! Finds, makes and removes names.
 //!
-//! The order of checks is the kernel's (fs/namei.c): the parent, then the name, then what it stands for.
-//! A directory that was removed but is still known accepts no new names.
+//! The order of checks is the kernel's (fs/namei.c): first the parent, then the name, then what it stands for. A
+//! removed directory that is still looked up accepts no new names.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ pub(super) struct New {
 }
 
 impl State {
-    /// What `name` in `parent` stands for.
+    /// Returns what `name` in `parent` stands for.
     pub(super) fn find(&self, parent: InodeId, name: FileName<'_>) -> FsResult<InodeId> {
         self.node(parent)?.dir()?.get(name.as_bytes()).ok_or(FsError::NotFound)
     }
@@ -142,7 +142,7 @@ impl State {
         self.count_lookup(ino)
     }
 
-    /// What lies below `ino`, found by walking; a file with several names counts wherever one of them is.
+    /// Returns what lies below `ino`, found by walking; a file with several names counts wherever one of them is.
     pub(super) fn usage(&self, ino: InodeId) -> FsResult<TreeUsage> {
         let mut usage = TreeUsage::default();
         let (mut waiting, mut seen) = (vec![ino], HashSet::new());
@@ -163,7 +163,7 @@ impl State {
         Ok(usage)
     }
 
-    /// Whether flags let a name of `ino` go from `dir`.
+    /// Returns whether flags let a name of `ino` go from `dir`.
     pub(super) fn check_takes(&self, dir: InodeId, ino: InodeId) -> FsResult<()> {
         self.node(dir)?.check_flags(false)?;
         self.node(ino)?.check_flags(false)

@@ -1,4 +1,6 @@
-//! The inodes of the model and what each kind holds.
+//! The inodes of the model and their content.
+//!
+//! Invariant: a name keeps its cookie while it exists.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -68,7 +70,7 @@ impl Dir {
         }
     }
 
-    /// What a name stands for.
+    /// Returns what a name stands for.
     pub(super) fn get(&self, name: &[u8]) -> Option<InodeId> {
         self.names.get(name).map(|dirent| dirent.ino)
     }
@@ -92,12 +94,12 @@ impl Dir {
         }
     }
 
-    /// Whether there are no names.
+    /// Returns whether there are no names.
     pub(super) fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The names after `cookie`, in the order of listings.
+    /// Returns the names after `cookie`, in the order of listings.
     pub(super) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &[u8], InodeId)> {
         self.order.range(cookie + 1..).filter_map(|(cookie, name)| {
             self.names.get(name).map(|dirent| (*cookie, &**name, dirent.ino))
@@ -148,7 +150,7 @@ impl Node {
         }
     }
 
-    /// The names, if this is a directory.
+    /// Returns the names, if this is a directory.
     pub(super) fn dir(&self) -> FsResult<&Dir> {
         match &self.body {
             Body::Directory(dir) => Ok(dir),
@@ -156,7 +158,7 @@ impl Node {
         }
     }
 
-    /// The names, to change them.
+    /// Returns the names, to change them.
     pub(super) fn dir_mut(&mut self) -> FsResult<&mut Dir> {
         match &mut self.body {
             Body::Directory(dir) => Ok(dir),
@@ -164,7 +166,7 @@ impl Node {
         }
     }
 
-    /// The bytes, if this is a regular file.
+    /// Returns the bytes, if this is a regular file.
     pub(super) fn data(&self) -> FsResult<&Data> {
         match &self.body {
             Body::Regular(data) => Ok(data),
@@ -173,7 +175,7 @@ impl Node {
         }
     }
 
-    /// The bytes, to change them.
+    /// Returns the bytes, to change them.
     pub(super) fn data_mut(&mut self) -> FsResult<&mut Data> {
         match &mut self.body {
             Body::Regular(data) => Ok(data),
@@ -190,12 +192,12 @@ impl Node {
         }
     }
 
-    /// Whether this may have flags.
+    /// Returns whether this may have flags.
     pub(super) fn has_flags(&self) -> bool {
         matches!(self.attr.kind, FileType::Regular | FileType::Directory)
     }
 
-    /// Whether this is a directory.
+    /// Returns whether this is a directory.
     pub(super) fn is_dir(&self) -> bool {
         self.attr.kind == FileType::Directory
     }
@@ -218,7 +220,7 @@ impl Node {
         }
     }
 
-    /// The attributes as callers see them.
+    /// Returns the attributes as callers see them.
     pub(super) fn visible(&self) -> Attr {
         let blocks = match &self.body {
             Body::Regular(data) => data.blocks(),

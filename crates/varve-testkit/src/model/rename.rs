@@ -81,7 +81,7 @@ impl State {
         }
     }
 
-    /// Whether `above` is `dir` or holds it.
+    /// Returns whether `above` is `dir` or holds it.
     fn is_ancestor(&self, above: InodeId, dir: InodeId) -> FsResult<bool> {
         let mut at = dir;
         loop {

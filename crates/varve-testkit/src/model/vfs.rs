@@ -1,4 +1,6 @@
-//! The calls, each under the one mutex.
+//! The calls of the model.
+//!
+//! Invariant: each call holds the one mutex from beginning to end.
 
 use std::os::fd::BorrowedFd;
 
