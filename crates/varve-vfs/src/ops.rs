@@ -1,5 +1,7 @@
 //! The calls that a front end makes of a file system ([`Vfs`]), with their arguments and results.
 //!
+//! Invariants:
+//!
 //! - An [`Entry`] counts as a lookup of its inode until the front end takes it back with [`Vfs::forget`].
 //! - A [`Handle`] is valid until [`Vfs::release`].
 //! - A call that fails as `Blocked` has changed nothing.
