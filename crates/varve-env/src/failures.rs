@@ -1,9 +1,9 @@
-//! Kinds of failures of the machine that all rooms tell apart in the same way.
+//! Kinds of failures of the machine, which all crates distinguish in the same way.
 
 use std::fmt;
 use std::io;
 
-/// A failure with a text of its own, and the number that the operating system gave.
+/// An error with its own text and the error number of the operating system.
 #[derive(Debug)]
 struct Told {
     text: String,
@@ -23,20 +23,20 @@ fn number(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(told)
 }
 
-/// The same failure, told by `text`.
+/// Returns the same error with `text` as its message.
 pub fn told(error: &io::Error, text: String) -> io::Error {
     io::Error::new(error.kind(), Told { text, number: number(error) })
 }
 
-/// True if the operation failed for want of something that comes back by itself, a descriptor or memory, and did nothing. A sync
-/// that was tried never fails so: what it was to make durable may be lost.
+/// Returns true if the operation did nothing because a descriptor or memory was missing, which may be available again
+/// later. A sync that was tried never fails so, because its changes may be lost.
 pub fn is_passing(error: &io::Error) -> bool {
     /// ENOMEM, ENFILE, EMFILE.
     const PASSING: [i32; 3] = [12, 23, 24];
     number(error).is_some_and(|number| PASSING.contains(&number))
 }
 
-/// True if the storage is full, or the user's quota of it is used up.
+/// Returns true if the storage is full, or the user's quota is used up.
 pub fn is_no_space(error: &io::Error) -> bool {
     /// ENOSPC, EDQUOT.
     const NO_SPACE: [i32; 2] = [28, 122];
@@ -44,17 +44,17 @@ pub fn is_no_space(error: &io::Error) -> bool {
         || number(error).is_some_and(|number| NO_SPACE.contains(&number))
 }
 
-/// True if what stands in a file cannot be read, whoever tries.
+/// Returns true if the content of a file cannot be read by anyone.
 pub fn is_unreadable(error: &io::Error) -> bool {
     /// EIO, EBADMSG, EUCLEAN.
     const UNREADABLE: [i32; 3] = [5, 74, 117];
     number(error).is_some_and(|number| UNREADABLE.contains(&number))
 }
 
-/// The result of a sync that was tried.
+/// Converts the result of a sync that was tried.
 pub(crate) fn tried(synced: io::Result<()>) -> io::Result<()> {
     synced.map_err(|error| match is_passing(&error) {
-        // Without the number.
+        // Without the number, so that the failure does not count as passing.
         true => io::Error::new(error.kind(), error.to_string()),
         false => error,
     })

@@ -1,17 +1,18 @@
-//! Everything a store needs from the machine: files, clock, randomness and threads.
+//! Everything that a store needs from the machine: files, clocks, randomness and threads.
 //!
-//! The rooms above see only [`Env`] and [`File`]. [`os::OsEnv`] is the real machine;
-//! [`sim::SimEnv`] is a seeded machine in memory whose disk can fail, fill up and lose power. [`ShadowEnv`] is another machine of which
-//! nothing is written.
+//! The crates above see only [`Env`] and [`File`]. [`os::OsEnv`] is the real machine. [`sim::SimEnv`] is a seeded
+//! machine in memory, whose disk can fail, fill up and lose power. [`ShadowEnv`] shows another machine and keeps all
+//! writes in memory.
 //!
-//! What an implementation promises, and what the rest of Varve builds its crash safety on:
+//! Invariants: every implementation promises the following, and Varve builds its crash safety on it:
 //!
-//! 1. Bytes handed to [`File::write_all_at`] or [`Window::write`] survive the death of the process, not of the machine.
+//! 1. Bytes that [`File::write_all_at`] or [`Window::write`] has written survive the death of the process, but
+//!    perhaps not of the machine.
 //! 2. Bytes and length survive a power cut once [`File::sync_data`] returns.
 //! 3. A name (created, renamed, linked, removed) survives a power cut once [`Env::sync_dir`] of its
 //!    directory returns; until then either state may be found.
-//! 4. After a failed sync nothing is promised about what was written before it, unless it failed as [`is_passing`] says: then it
-//!    was not tried.
+//! 4. After a failed sync nothing is promised about earlier writes, except if the failure [`is_passing`]: then the
+//!    sync was not tried.
 
 mod failures;
 pub mod os;
@@ -56,7 +57,7 @@ pub enum FileKind {
     Other,
 }
 
-/// What the storage below says of one file.
+/// The attributes of a file of the storage below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
     /// File, directory or other.
@@ -67,7 +68,7 @@ pub struct FileStat {
     pub allocated: u64,
     /// Time of the last change of its bytes.
     pub modified: Timestamp,
-    /// Time of the last read that the storage below noticed.
+    /// Time of the last read, as far as the storage below records it.
     pub accessed: Timestamp,
 }
 
@@ -80,25 +81,25 @@ pub struct DirItem {
     pub kind: FileKind,
 }
 
-/// Room on the storage below, in bytes and in files.
+/// The space of the storage below, in bytes and in files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in all.
+    /// The number of all bytes.
     pub total_bytes: u64,
-    /// Bytes not in use.
+    /// The number of free bytes.
     pub free_bytes: u64,
-    /// Bytes that this process may still take.
+    /// The number of bytes that this process may still take.
     pub available_bytes: u64,
 }
 
 /// How [`File::allocate`] changes a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
-    /// Reserve room and extend the length over the range.
+    /// Reserve space and extend the length over the range.
     Extend,
-    /// Reserve room, leave the length.
+    /// Reserve space and leave the length.
     KeepSize,
-    /// Give the range's room back; it reads as zeros; the length stays.
+    /// Free the space of the range, which then reads as zeros; the length stays.
     PunchHole,
     /// Zero the range, extending the length over it.
     ZeroRange,
@@ -106,7 +107,7 @@ pub enum Allocate {
     ZeroKeepSize,
 }
 
-/// Where [`File::seek`] looks from an offset on.
+/// What [`File::seek`] looks for from an offset on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// The next byte that holds data.
@@ -115,10 +116,10 @@ pub enum Seek {
     Hole,
 }
 
-/// The most bytes that [`File::copy_from`] takes through memory at once.
+/// The most bytes that [`File::copy_from`] copies through memory at once.
 const COPY_PIECE_BYTES: u64 = 1 << 20;
 
-/// [`File::copy_from`] through memory.
+/// Copies as [`File::copy_from`] does, through memory.
 fn copy_through_memory(
     source: &dyn File,
     from: u64,
@@ -141,8 +142,8 @@ pub trait File: Send + Sync + fmt::Debug {
     /// may have been written.
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Writes a part of `buf` at `offset`, all of it if nothing is in the way, and says how many bytes that is: at least one, if there
-    /// are any.
+    /// Writes a part of `buf` at `offset`, all of it if nothing prevents this. Returns the number of written bytes:
+    /// at least one, unless `buf` is empty.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         self.write_all_at(buf, offset).map(|()| buf.len())
     }
@@ -153,63 +154,64 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Makes the file's bytes, length and times durable.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// Cuts or extends (with a hole) the file to `len` bytes.
+    /// Cuts the file to `len` bytes, or extends it with a hole.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Changes the allocation of a range.
     fn allocate(&self, how: Allocate, offset: u64, len: u64) -> io::Result<()>;
 
-    /// The next data or hole at or after `offset`; `ENXIO` (raw error 6) past the end.
+    /// Returns the next data or hole at or after `offset`; `ENXIO` (raw error 6) past the end.
     fn seek(&self, what: Seek, offset: u64) -> io::Result<u64>;
 
-    /// Length, space and times.
+    /// Returns the length, the space and the times.
     fn stat(&self) -> io::Result<FileStat>;
 
     /// Sets the times; `None` leaves one as it is.
     fn set_times(&self, accessed: Option<Timestamp>, modified: Option<Timestamp>)
     -> io::Result<()>;
 
-    /// Copies up to `len` bytes from `from` of `source` to `to` of this file, and says how many: fewer at the
-    /// end of `source`, or because a call is not to take long. Shares room instead if the storage can.
+    /// Copies up to `len` bytes from offset `from` of `source` to offset `to` of this file, and returns the count. It
+    /// is smaller at the end of `source`, or when one call would take long. The storage shares space instead of
+    /// copying if it can.
     fn copy_from(&self, source: &dyn File, from: u64, to: u64, len: u64) -> io::Result<u64>;
 
-    /// Makes this empty file one with the bytes of `source`, which must be a file of the same machine, if the storage can
-    /// have them share room. False if it cannot: nothing has happened then.
+    /// Gives this empty file the bytes of `source`, a file of the same machine, if the storage can let both share
+    /// space. False if it cannot; then nothing has changed.
     fn share_all(&self, _source: &dyn File) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// A window over `len` bytes from `offset` on, through which they are written without a system call. `None` where a
-    /// write through it could fail for want of room.
+    /// Opens a window over `len` bytes from `offset` on, through which a write needs no system call. `None` if a
+    /// write through it could fail for lack of space.
     ///
-    /// REQUIRES: what is written through it is allocated and within the file's length by then, and the file is not cut below
-    /// that as long as the window is open.
+    /// REQUIRES: a range that is written through the window is allocated and within the file's length at the time of
+    /// the write, and nobody cuts the file below it while the window is open.
     fn window(&self, _offset: u64, _len: u64) -> io::Result<Option<Box<dyn Window>>> {
         Ok(None)
     }
 
-    /// Brings room into memory that will soon be written to, and reads as zeros: a few writes, in place of a fault or more for each
-    /// page that reads and reserves it. The next sync writes all of it, and those after it need not note that it is in use now. A
-    /// hint, which may do nothing.
+    /// Brings a range into memory that will soon be written to and reads as zeros. This takes a few writes, in place
+    /// of a fault or more for each page. The next sync writes the whole range, and later syncs need not record that
+    /// it is in use now. This is a hint, which may do nothing.
     ///
     /// REQUIRES: the range is allocated and within the file's length, and nothing has been written there.
     fn warm_room(&self, _offset: u64, _len: u64) {}
 
-    /// Has a range fetched that will be read soon, without waiting for it. A hint, which may do nothing.
+    /// Starts to fetch a range that will be read soon, without waiting for it. This is a hint, which may do nothing.
     fn prefetch(&self, _offset: u64, _len: u64) {}
 
-    /// Whether anybody on this machine has the file open for writing, or has closed it and still has a mapping that he made
-    /// when he had. False where that cannot be told.
+    /// Returns whether a process on this machine has the file open for writing, or still has a writable mapping of it
+    /// after closing it. False if that cannot be found out.
     ///
-    /// REQUIRES: it is open for reading only. Descriptors of this process count as others do.
+    /// REQUIRES: the file is open for reading only. Descriptors of this process count like all others.
     fn has_writers(&self) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// The descriptor to hand to the kernel, if this is a file of the operating system.
+    /// Returns the descriptor to pass to the kernel, if this is a file of the operating system.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Fills `buf` from `offset`; `UnexpectedEof` if the file is shorter.
+    /// Reads `buf.len()` bytes at `offset`; `UnexpectedEof` if the file is shorter.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         match self.read_at(buf, offset)? {
             n if n == buf.len() => Ok(()),
@@ -221,32 +223,32 @@ pub trait File: Send + Sync + fmt::Debug {
     }
 }
 
-/// A part of a file that is open for writing, see [`File::window`]. What is written is the file's at once, for all who read
-/// it; it survives the death of the process, and a power cut after the next sync of the file.
+/// A part of a file that is open for writing, see [`File::window`]. Every reader of the file sees a write at once. A
+/// write survives the death of the process, and a power cut after the next sync of the file.
 pub trait Window: Send + Sync + fmt::Debug {
-    /// Writes `bytes` at `offset` of the file, all of which is within the window. On an error any part of them may
-    /// have been written, and every further write fails.
+    /// Writes `bytes` at `offset` of the file, within the window. After an error any part of them may have been
+    /// written, and every further write fails.
     fn write(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
 }
 
-/// Held while a store is open; dropping it lets the next opener in. The operating system drops it when
-/// the process dies.
+/// The lock of an open store. A drop lets the next opener in. The operating system drops the lock when the process
+/// dies.
 pub trait FileLock: Send + Sync + fmt::Debug {
-    /// Replaces what the locked file says about its holder.
+    /// Replaces the text in the locked file about its holder.
     fn write_note(&self, note: &[u8]) -> io::Result<()>;
 
-    /// The descriptor that holds the lock, to hand to another process, if this is a lock of the operating
+    /// Returns the descriptor that holds the lock, to pass to another process, if this is a lock of the operating
     /// system.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// A thread that was started with [`Env::spawn`].
 pub trait JoinHandle: Send {
-    /// Waits for its end; `Err` if it panicked.
+    /// Waits for the end of the thread; `Err` if it panicked.
     fn join(self: Box<Self>) -> Result<(), ThreadPanicked>;
 }
 
-/// A thread ended by panicking.
+/// The error of a thread that panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadPanicked;
 
@@ -255,7 +257,7 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// Opens a file.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>>;
 
-    /// Renames, replacing `to` if it exists.
+    /// Renames `from` to `to`, and replaces `to` if it exists.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Gives the file `from` the second name `to`.
@@ -270,56 +272,59 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// Removes an empty directory.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// The names in a directory, in no particular order.
+    /// Returns the names in a directory, in no particular order.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirItem>>;
 
-    /// What a name stands for; `NotFound` if nothing.
+    /// Returns what a name stands for; `NotFound` if nothing.
     fn stat(&self, path: &Path) -> io::Result<FileStat>;
 
-    /// From now on no path below `dir` leads elsewhere: symbolic links below it are refused, and so is what
-    /// is no regular file. Does nothing where there are none.
+    /// From now on no path below `dir` leads elsewhere: opening fails for symbolic links below it, and for anything
+    /// except regular files. Does nothing on a machine without such objects.
     fn confine(&self, _dir: &Path) -> io::Result<()> {
         Ok(())
     }
 
-    /// Makes the names in a directory durable. For want of a descriptor it fails as [`is_passing`] says.
+    /// Makes the names in a directory durable. If no descriptor is left, the failure [`is_passing`].
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Begins to be told of what cannot be written below `dir`, which is there: comes before anything is written.
+    /// Begins to watch for writes below the existing directory `dir` that fail. A caller does this before it writes
+    /// anything there.
     fn watch(&self, dir: &Path) -> io::Result<Watch>;
 
-    /// Makes durable every file and name below `dir`, whoever wrote it, in this process or an earlier one. Fails if anything
-    /// there could not be written since `watch` was opened, or last failed; it may be of other files of the same storage.
-    /// Files that are removed meanwhile are no error. REQUIRES: `dir` is there, and below that of the watch.
+    /// Makes durable every file and name below `dir`, whichever process wrote it. Fails if a write there has failed
+    /// since `watch` was opened or last reported a failure; the failed write may be of another file of the same
+    /// storage. Files that are removed meanwhile are no error. REQUIRES: `dir` exists and is below the directory of
+    /// the watch.
     fn sync_below(&self, watch: &Watch, dir: &Path) -> io::Result<()>;
 
-    /// Creates the file if needed and locks it against every other opener, in this process or another.
-    /// `Ok(None)` if somebody else holds it.
+    /// Creates the file if needed, and locks it against every other opener in this process or another. `Ok(None)` if
+    /// another opener holds the lock.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>>;
 
-    /// Room left on the storage that holds `path`.
+    /// Returns the space of the storage that holds `path`.
     fn space(&self, path: &Path) -> io::Result<Space>;
 
-    /// The time of day. It may jump, in either direction.
+    /// Returns the time of day. It may jump in either direction.
     fn now(&self) -> Timestamp;
 
-    /// Time since some fixed point; never goes back.
+    /// Returns the time since a fixed point. It never goes back.
     fn monotonic(&self) -> Duration;
 
-    /// Differs after every restart of the machine, and after its storage was plugged in anew where that can be told: what an earlier
-    /// process wrote with the same id is still all there, synced or not, unless the storage has lost it without a word.
+    /// Returns an id that changes with every restart of the machine, and when its storage was plugged in anew, if the
+    /// machine can detect that. If the id is still the same, everything that an earlier process wrote is still there,
+    /// synced or not, unless the storage has lost it silently.
     fn boot_id(&self) -> u128;
 
-    /// A random number.
+    /// Returns a random number.
     fn random(&self) -> u64;
 
     /// Starts a thread.
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>>;
 
-    /// Waits.
+    /// Sleeps.
     fn sleep(&self, duration: Duration);
 
-    /// True if background work must run on the caller's thread at fixed points, so that one seed
-    /// replays one run.
+    /// Returns true if background work must run on the caller's thread at fixed points, so that one seed replays one
+    /// run.
     fn is_deterministic(&self) -> bool;
 }

@@ -1,8 +1,12 @@
-//! A machine on which nothing is written below: what is written stays in memory, and whoever reads sees it there.
+//! A machine that shows the files of another one and keeps all writes in memory, where readers see them.
 //!
-//! For who only wants to look at a store, on storage that has no room for what opening it writes. Files are as they are below until they
-//! are opened for writing; of one that is, the pages that were written are in memory, until the machine is dropped.
-//! Directories cannot be renamed.
+//! It serves programs that only read a store, on a storage without space for what the open writes.
+//!
+//! 1. A file is the one of the machine below until it is opened for writing.
+//! 2. Then its written pages are in memory, until this machine is dropped.
+//! 3. Changes of names are in memory too. Directories cannot be renamed.
+//!
+//! Invariant: nothing changes on the machine below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,12 +24,12 @@ use crate::{
     Watch, copy_through_memory,
 };
 
-/// Bytes of the unit that is copied when a part of it is written.
+/// The bytes of a page, which is copied when a part of it is written.
 const PAGE_BYTES: u64 = 4096;
-/// Room that there seems to be, in bytes, for who writes only where there is some.
+/// The space that this machine reports, in bytes, for callers that write only if there is some.
 const ROOM_BYTES: u64 = 1 << 40;
 
-/// What a name stands for that was changed.
+/// What a changed name stands for.
 #[derive(Clone, Debug)]
 enum Entry {
     /// Nothing.
@@ -33,11 +37,11 @@ enum Entry {
     Dir,
     /// A file that was made, or opened for writing.
     Shadowed(Arc<Body>),
-    /// The file that is at this path below.
+    /// The file at this path on the machine below.
     Moved(PathBuf),
 }
 
-/// See the module's comment.
+/// The machine; see the module's comment.
 pub struct ShadowEnv {
     below: Arc<dyn Env>,
     names: Mutex<BTreeMap<PathBuf, Entry>>,
@@ -46,7 +50,7 @@ pub struct ShadowEnv {
 /// The bytes of a file.
 #[derive(Debug)]
 struct Body {
-    /// What it is below, if it is there.
+    /// The file on the machine below, if there is one.
     below: Option<Arc<dyn File>>,
     state: Mutex<State>,
 }
@@ -54,7 +58,7 @@ struct Body {
 #[derive(Debug)]
 struct State {
     len: u64,
-    /// Up to where the file below counts.
+    /// How many bytes of the file below still count.
     below_len: u64,
     pages: BTreeMap<u64, Box<[u8]>>,
     modified: Timestamp,
@@ -70,12 +74,12 @@ fn exists_already() -> io::Error {
 }
 
 impl ShadowEnv {
-    /// A machine like `below` that leaves it as it is.
+    /// A machine that shows `below` and does not change it.
     pub fn new(below: Arc<dyn Env>) -> Arc<ShadowEnv> {
         Arc::new(ShadowEnv { below, names: Mutex::default() })
     }
 
-    /// Whether there is something at `path`.
+    /// Returns whether something is at `path`.
     fn is_there(&self, names: &BTreeMap<PathBuf, Entry>, path: &Path) -> io::Result<bool> {
         match names.get(path) {
             Some(Entry::Gone) => Ok(false),
@@ -88,7 +92,7 @@ impl ShadowEnv {
         }
     }
 
-    /// Takes the name `path` away, of a directory or a file; gives what it stood for.
+    /// Removes the name `path` of a directory or a file, and returns what it stood for.
     fn take(&self, names: &mut BTreeMap<PathBuf, Entry>, path: &Path) -> io::Result<Entry> {
         if !self.is_there(names, path)? {
             return Err(not_found());
@@ -111,7 +115,7 @@ impl ShadowEnv {
         Arc::new(Body { below: None, state: Mutex::new(state) })
     }
 
-    /// The file at `path` below, to be written to.
+    /// Opens the file at `path` below, for writing in memory.
     fn shadowed(&self, path: &Path) -> io::Result<Arc<Body>> {
         let file = self.below.open(path, OpenMode::Read)?;
         let FileStat { len, modified, accessed, .. } = file.stat()?;
@@ -166,7 +170,7 @@ impl Env for ShadowEnv {
             (names.get(from), names.get(to))
             && Arc::ptr_eq(one, other)
         {
-            // As rename(2) does: two names of one file stay.
+            // As for rename(2), two names of one file both stay.
             return Ok(());
         }
         let entry = self.take(&mut names, from)?;
@@ -183,7 +187,7 @@ impl Env for ShadowEnv {
             return Err(exists_already());
         }
         self.check_parent(&names, to)?;
-        // Both names stand for one file from now on, whatever is written by either.
+        // From now on both names stand for one file.
         let entry = match self.take(&mut names, from)? {
             Entry::Moved(below) => Entry::Shadowed(self.shadowed(&below)?),
             entry => entry,
@@ -271,7 +275,7 @@ impl Env for ShadowEnv {
         self.below.lock(path)
     }
 
-    /// As much as anybody may want, for who asks what he may take; what is free below is told as it is.
+    /// A caller may take any space, which is in memory. The free space below is reported as it is.
     fn space(&self, path: &Path) -> io::Result<Space> {
         Ok(Space { available_bytes: ROOM_BYTES, ..self.below.space(path)? })
     }
@@ -317,7 +321,7 @@ impl Body {
         }
     }
 
-    /// The bytes of a page, as they are now.
+    /// Returns the current bytes of a page.
     fn page(&self, state: &State, number: u64) -> io::Result<Box<[u8]>> {
         if let Some(page) = state.pages.get(&number) {
             return Ok(page.clone());
@@ -348,7 +352,7 @@ impl Body {
 
     fn set_len(&self, state: &mut State, len: u64) -> io::Result<()> {
         if len < state.len {
-            // What is behind the end reads as zeros should the file grow again.
+            // Bytes after the end must read as zeros if the file grows again.
             let tail = (len % PAGE_BYTES) as usize;
             if tail > 0 {
                 let mut page = self.page(state, len / PAGE_BYTES)?;

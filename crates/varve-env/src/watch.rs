@@ -1,7 +1,8 @@
-//! Syncing all that is below a directory.
+//! Watches for failed writes, for a sync of everything below a directory.
 //!
-//! The operating system tells of bytes that it could not write once, to who had something open by then: a descriptor that is
-//! opened after another was told is told nothing. So a [`Watch`] is opened before anything is written.
+//! The operating system reports a failed write only once to each descriptor that is open by then. A descriptor that
+//! is opened later, after another one has got the report, gets none. So a [`Watch`] is opened before anything is
+//! written.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,17 +11,18 @@ use std::sync::atomic::AtomicU64;
 
 use crate::{Env, FileKind, OpenMode};
 
-/// What is told of all that fails below a directory from its opening on: [`Env::watch`].
+/// Collects the failures below a directory from its opening on: [`Env::watch`].
 #[derive(Debug)]
 pub struct Watch(pub(crate) Watched);
 
 impl Watch {
-    /// One that is told nothing but by each file.
+    /// A watch that learns of failures only from each file.
     pub fn of_none() -> Watch {
         Watch(Watched::Nothing)
     }
 
-    /// Whether [`Env::sync_below`] is one sync of the whole storage, instead of one for each file below the directory.
+    /// Returns whether [`Env::sync_below`] is one sync of the whole storage, instead of one for each file below the
+    /// directory.
     pub fn is_of_all(&self) -> bool {
         !matches!(self.0, Watched::Nothing)
     }
@@ -28,15 +30,15 @@ impl Watch {
 
 #[derive(Debug)]
 pub(crate) enum Watched {
-    /// A descriptor of the file system, which writes everything when it is told to, and tells what failed.
+    /// A descriptor of the file system; one sync of it writes everything and reports failures.
     FileSystem(OwnedFd),
-    /// Failures of the simulated disk of which this was told.
+    /// The failures of the simulated disk that this watch has reported.
     Failures(AtomicU64),
-    /// Nothing is told but by each file.
+    /// Only each file reports its failures.
     Nothing,
 }
 
-/// [`Env::sync_below`] by a sync of each file.
+/// Does [`Env::sync_below`] by a sync of each file.
 pub(crate) fn sync_each_below<E: Env + ?Sized>(env: &E, dir: &Path) -> io::Result<()> {
     for item in env.list(dir)? {
         let path = dir.join(&item.name);

@@ -158,7 +158,7 @@ fn timespec_of(time: Option<Timestamp>) -> Timespec {
     }
 }
 
-/// The kernel's answer in our terms.
+/// Converts the kernel's answer.
 pub(super) fn stat_of(stat: &fs::Stat) -> io::Result<FileStat> {
     let time = |secs: i64, nanos: u64| {
         u32::try_from(nanos).ok().and_then(|nanos| Timestamp::new(secs, nanos)).ok_or(Errno::RANGE)

@@ -1,4 +1,4 @@
-//! What a program that is started gets of the one that starts it.
+//! Controls which descriptors a started program inherits.
 
 #![allow(unsafe_code, reason = "what is done between fork(2) and execve(2)")]
 
@@ -8,11 +8,11 @@ use std::process::Command;
 
 /// The first descriptor after the standard ones.
 const FIRST: libc::c_uint = 3;
-/// Up to which they are gone through one by one where the kernel cannot do it (Linux before 5.11).
+/// The last descriptor that is closed one by one, if the kernel cannot close a range (Linux before 5.11).
 const LAST: libc::c_int = 4096;
 
-/// Has the program of `command` get the standard descriptors alone: none of those that this process was started with and does not
-/// know of.
+/// Makes the program of `command` inherit only the standard descriptors, and none of the descriptors that this
+/// process inherited without knowing of them.
 pub fn nothing_inherited(command: &mut Command) -> &mut Command {
     // SAFETY: the closure takes no lock and no memory, and changes the descriptors of the child alone, which they are
     // closed in by execve(2) as those of this program are.

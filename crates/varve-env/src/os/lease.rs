@@ -1,23 +1,25 @@
-//! Whether anybody has a file open for writing. Nobody tells that but by a lease for reading (fcntl(2), F_SETLEASE), which the
-//! kernel gives if nobody has; it is given back at once.
+//! Finds out whether any process has a file open for writing. The only way is a lease for reading (fcntl(2),
+//! F_SETLEASE): the kernel grants it if no process has, and it is given back at once.
 
 #![allow(unsafe_code, reason = "fcntl(2) with commands that rustix does not have")]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Which signal tells that somebody waits for a lease (fcntl.h); libc has it for few machines.
+/// The command that chooses the signal for a process that waits for the end of a lease (fcntl.h). The libc crate has
+/// it for few machines only.
 const F_SETSIG: libc::c_int = 10;
 
 /// See [`crate::File::has_writers`].
 pub(super) fn has_writers(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    // Somebody may wait for it before it is given back. Nobody hears this signal; the usual one would end the process.
+    // Another process may wait for the end of the lease before it is given back. This process ignores the chosen
+    // signal; the default one would end it.
     fcntl(fd, F_SETSIG, libc::SIGURG)?;
     match fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK).map(|()| false),
         Err(error) => match error.raw_os_error() {
             Some(libc::EAGAIN) => Ok(true),
-            // The storage has no leases, or not for us.
+            // The storage has no leases, or refuses them to this process.
             Some(libc::EINVAL | libc::EACCES | libc::ENOLCK | libc::EOPNOTSUPP) => Ok(false),
             _ => Err(error),
         },

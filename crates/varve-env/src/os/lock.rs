@@ -12,18 +12,18 @@ use rustix::io::Errno;
 use super::file::OsFile;
 use crate::{File, FileLock};
 
-/// A held lock; closing the descriptor drops it.
+/// A lock that is held until its descriptor is closed.
 #[derive(Debug)]
 pub(super) struct OsLock {
     file: OsFile,
 }
 
-/// The lock that `fd` holds already.
+/// Returns the lock that `fd` holds already.
 pub(super) fn adopt(fd: OwnedFd) -> OsLock {
     OsLock { file: OsFile::new(fd) }
 }
 
-/// Locks `fd`'s file; `None` if somebody else holds it.
+/// Locks the file of `fd`; `None` if another opener holds the lock.
 pub(super) fn acquire(fd: OwnedFd) -> io::Result<Option<OsLock>> {
     match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(adopt(fd))),
@@ -32,7 +32,7 @@ pub(super) fn acquire(fd: OwnedFd) -> io::Result<Option<OsLock>> {
     }
 }
 
-/// Whether somebody holds the lock of `fd`'s file. Those who ask are not in each other's way.
+/// Returns whether an opener holds the lock of the file of `fd`. Several callers may ask at the same time.
 pub(super) fn is_held(fd: OwnedFd) -> io::Result<bool> {
     match fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),

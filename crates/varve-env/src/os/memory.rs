@@ -1,7 +1,7 @@
-//! The memory of this process, and what its allocator keeps of it.
+//! The memory of this process, and the part that its allocator keeps.
 //!
-//! The C library's allocator has several arenas, so that threads do not wait for each other. What is freed stays with the arena it came
-//! from, and mostly with the process. Elsewhere than with glibc the functions that change something do nothing.
+//! The C library's allocator has several arenas, so that threads do not wait for each other. Freed memory stays with
+//! its arena, and mostly with the process. Without glibc the functions here that change something do nothing.
 
 #![allow(unsafe_code, reason = "functions of the C library")]
 
@@ -10,7 +10,7 @@ use std::io;
 
 use rustix::param::page_size;
 
-/// Bytes of memory that are this process's own and no file's.
+/// Returns the bytes of memory that belong to this process and to no file.
 pub fn resident_bytes() -> io::Result<u64> {
     // `size resident shared text lib data dirty`, in pages (proc_pid_statm(5)).
     let text = fs::read_to_string("/proc/self/statm")?;
@@ -21,7 +21,7 @@ pub fn resident_bytes() -> io::Result<u64> {
     }
 }
 
-/// Has the allocator make no more than `arenas` arenas; those that are there stay. False if it refuses.
+/// Limits the allocator to `arenas` arenas; existing arenas stay. False if it refuses.
 pub fn limit_arenas(arenas: u16) -> bool {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt(3) may be called at any time, and takes numbers alone.
@@ -30,8 +30,8 @@ pub fn limit_arenas(arenas: u16) -> bool {
     return arenas > 0;
 }
 
-/// Gives free memory of the allocator back to the kernel, whole pages of it. Takes some microseconds for each free piece, and keeps
-/// threads waiting that use the arena which it is at.
+/// Gives whole free pages of the allocator back to the kernel. Takes some microseconds for each free piece, and
+/// blocks threads that use the same arena meanwhile.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim(3) may be called at any time, and takes a number alone.

@@ -1,11 +1,11 @@
 //! The real machine: Linux system calls, the system's clocks, the kernel's randomness and threads.
 //!
-//! Files are made with mode 0600 and directories with 0700, because a store's files hold the contents
-//! of files whose owners may have closed them to others.
+//! Invariants: files get mode 0600 and directories 0700, because a store's files hold the contents of files whose
+//! owners may not share them.
 //!
-//! Whoever may write to a store's directory must not be able to make its opener, often root, read or write
-//! elsewhere. Below a directory given to [`Env::confine`] no symbolic link is followed (openat2(2), RESOLVE_BENEATH and
-//! RESOLVE_NO_SYMLINKS; on kernels without it, Linux before 5.6, only in the last name), and only regular files
+//! A user who may write to a store's directory must not be able to make its opener, often root, read or write
+//! elsewhere. Below a directory given to [`Env::confine`] no symbolic link is followed (openat2(2), RESOLVE_BENEATH
+//! and RESOLVE_NO_SYMLINKS; on kernels without it, Linux before 5.6, only in the last name), and only regular files
 //! are opened as files.
 
 #![allow(
@@ -49,7 +49,7 @@ use file::{OsFile, stat_of};
 pub use inherited::nothing_inherited;
 use path::Roots;
 
-/// Where the kernel says which boot this is.
+/// The file with the id of this boot.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 /// Permissions of new directories.
 const DIR_MODE: Mode = Mode::RWXU;
@@ -59,13 +59,13 @@ const DIR_MODE: Mode = Mode::RWXU;
 pub struct OsEnv {
     boot_id: u128,
     roots: Roots,
-    /// The disk below the first root, once there is one.
+    /// The disk below the first confined directory, once there is one.
     disk: OnceLock<u64>,
 }
 
 impl OsEnv {
-    /// The machine. Without a readable boot id every process counts as a new boot, which is always
-    /// safe: recovery then trusts only what was synced.
+    /// Returns the real machine. Without a readable boot id every process counts as a new boot. This is always safe:
+    /// recovery then trusts only what was synced.
     pub fn new() -> Arc<OsEnv> {
         let boot_id = std::fs::read_to_string(BOOT_ID_PATH)
             .ok()
@@ -74,28 +74,28 @@ impl OsEnv {
         Arc::new(OsEnv { boot_id, roots: Roots::default(), disk: OnceLock::new() })
     }
 
-    /// The lock that `fd` holds, as [`FileLock::fd`] of another process gave it.
+    /// Takes over the lock that `fd` holds, which comes from [`FileLock::fd`] of another process.
     pub fn adopt_lock(fd: OwnedFd) -> Box<dyn FileLock> {
         Box::new(lock::adopt(fd))
     }
 
-    /// Whether somebody has the file locked ([`Env::lock`]). While that is looked at nobody can lock it, but others may look
-    /// too.
+    /// Returns whether an opener has locked the file ([`Env::lock`]). During the call nobody can lock the file, but
+    /// other callers may ask too.
     pub fn is_locked(&self, path: &Path) -> io::Result<bool> {
         lock::is_held(self.roots.open_file(path, OFlags::RDONLY)?)
     }
 
-    /// Opens a file, which is made if it is missing, for a process to append to: a log.
+    /// Opens a file for appending, such as a log; makes it if it is missing.
     pub fn open_to_append(&self, path: &Path) -> io::Result<OwnedFd> {
         self.roots.open_file(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
     }
 
-    /// A descriptor of a directory, by which names in it are reached that are no files of a store: sockets.
+    /// Opens a directory, to reach names in it that are not files of a store, such as sockets.
     pub fn open_dir(&self, path: &Path) -> io::Result<OwnedFd> {
         self.roots.open(path, OFlags::PATH | OFlags::DIRECTORY)
     }
 
-    /// What a name stands for, by asking for it alone.
+    /// Returns what a name stands for, by a call about this name alone.
     fn kind_of(&self, path: &Path) -> io::Result<FileKind> {
         let (dir, name) = self.roots.parent(path)?;
         Ok(stat_of(&fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?)?.kind)
@@ -149,10 +149,10 @@ impl Env for OsEnv {
             let kind = match entry.file_type() {
                 fs::FileType::RegularFile => FileKind::File,
                 fs::FileType::Directory => FileKind::Dir,
-                // Not every file system says it here.
+                // Not every file system reports the kind in a listing.
                 fs::FileType::Unknown => match self.kind_of(&dir.join(name)) {
                     Ok(kind) => kind,
-                    // It went meanwhile.
+                    // The name was removed meanwhile.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) => return Err(error),
                 },
@@ -181,7 +181,7 @@ impl Env for OsEnv {
         Ok(if is_whole { Watch(Watched::FileSystem(dir)) } else { Watch::of_none() })
     }
 
-    /// One call for the whole file system, however many files there are, where that can be relied on.
+    /// One call for the whole file system, however many files there are, if the file system supports that.
     fn sync_below(&self, watch: &Watch, dir: &Path) -> io::Result<()> {
         match &watch.0 {
             Watched::FileSystem(descriptor) => {
@@ -245,8 +245,7 @@ impl Env for OsEnv {
     }
 }
 
-/// A number from the kernel's generator; should the kernel have none, from the standard library's
-/// keyed hasher.
+/// Returns a number from the kernel's generator, or from the standard library's keyed hasher if the kernel has none.
 fn random_u64() -> u64 {
     let mut bytes = [0; 8];
     match retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())) {
@@ -255,7 +254,7 @@ fn random_u64() -> u64 {
     }
 }
 
-/// The number in a boot id such as `2f1c7a0e-9d35-4a77-a7f1-0c0a64a6f3d2`.
+/// Returns the number in a boot id such as `2f1c7a0e-9d35-4a77-a7f1-0c0a64a6f3d2`.
 fn parse_boot_id(text: &str) -> Option<u128> {
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
 }

@@ -1,4 +1,10 @@
-//! Opening by paths, and below some directories by paths that nobody can bend: see the module above.
+//! Opens files by paths. Below confined directories no path can lead elsewhere: see the module above.
+//!
+//! 1. [`Roots`] keeps the confined directories, each with its descriptor.
+//! 2. A path below one of them is opened relative to that descriptor, without following links.
+//! 3. Any other path is opened as usual.
+//!
+//! Invariant: a descriptor from here is closed in child processes.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,16 +20,16 @@ use crate::failures::tried;
 /// Permissions of new files.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Directories below which no path leads elsewhere, each with the descriptor it was found by.
+/// The confined directories, each with its descriptor.
 #[derive(Debug, Default)]
 pub(super) struct Roots {
     found: RwLock<Vec<(PathBuf, OwnedFd)>>,
-    /// Kept so that a directory can be synced where there is no other descriptor left, by one at a time.
+    /// A spare descriptor: when no other is left, one thread at a time syncs a directory with it.
     spare: Mutex<Option<OwnedFd>>,
 }
 
 impl Roots {
-    /// Adds one; again does nothing.
+    /// Adds a directory; does nothing if it is there already.
     pub(super) fn add(&self, dir: &Path) -> io::Result<()> {
         if self.found.read().iter().any(|(root, _)| root == dir) {
             return Ok(());
@@ -35,7 +41,7 @@ impl Roots {
         Ok(())
     }
 
-    /// The first one.
+    /// Returns the first confined directory.
     pub(super) fn first(&self) -> Option<OwnedFd> {
         self.found.read().first().and_then(|(_, root)| fcntl_dupfd_cloexec(root, 0).ok())
     }
@@ -61,7 +67,7 @@ impl Roots {
         let flags = flags | OFlags::NOFOLLOW;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match retry_on_intr(|| fs::openat2(root, below, flags, mode, resolve)) {
-            // An older kernel, or one that is told to refuse what it does not know.
+            // An older kernel, or a filter of system calls that refuses unknown ones.
             Err(Errno::NOSYS | Errno::PERM) => {
                 Ok(retry_on_intr(|| fs::openat(root, below, flags, mode))?)
             }
@@ -70,8 +76,8 @@ impl Roots {
         }
     }
 
-    /// Opens a file. Below a root nothing but a regular one, and nothing is set in motion or waited for, but for the end of a
-    /// lease: a pipe would block, a device may act.
+    /// Opens a file. Below a root opens only regular files, and without side effects: a pipe would block, and a
+    /// device may act. The call waits only for the end of a lease.
     pub(super) fn open_file(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::NOCTTY;
         let opened = self.open(path, flags | OFlags::NONBLOCK).or_else(|error| {
@@ -83,8 +89,9 @@ impl Roots {
         regular(path, opened?)
     }
 
-    /// Opens a file of which somebody has a lease (fcntl(2)), as who asks for its writers has for a moment: waits for the end of
-    /// it, which the kernel sees to. What stands at `path` by now may be a pipe, so that it is not opened by its name.
+    /// Opens a file on which another process has a lease (fcntl(2)), for example to find out whether the file has
+    /// writers. Waits until the kernel ends the lease. By now a pipe may stand at `path`, so the file is not opened
+    /// by its name again.
     fn open_leased(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         let found = regular(path, self.open(path, OFlags::PATH)?)?;
         let again = format!("/proc/self/fd/{}", found.as_raw_fd());
@@ -97,7 +104,7 @@ impl Roots {
         self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// Opens a directory and calls `sync` with it, also where there are no descriptors left.
+    /// Opens a directory and calls `sync` with it, even if no descriptor is left.
     pub(super) fn sync_dir(
         &self,
         path: &Path,
@@ -107,7 +114,7 @@ impl Roots {
         let is_none_left = |error| matches!(error, Errno::NFILE | Errno::MFILE);
         let synced = match &opened {
             Err(error) if Errno::from_io_error(error).is_some_and(is_none_left) => {
-                // Others who have none wait for it.
+                // Other threads without a descriptor wait for the spare one.
                 let mut spare = self.spare.lock();
                 drop(spare.take());
                 let dir = self.open_dir(path)?;
@@ -121,7 +128,7 @@ impl Roots {
         tried(synced.map_err(io::Error::from))
     }
 
-    /// The directory that holds `path`, and the last name.
+    /// Returns the directory that holds `path`, and the last name.
     pub(super) fn parent<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
@@ -130,7 +137,7 @@ impl Roots {
     }
 }
 
-/// `opened` if it is a regular file.
+/// Returns `opened` if it is a regular file.
 fn regular(path: &Path, opened: OwnedFd) -> io::Result<OwnedFd> {
     match FileType::from_raw_mode(fs::fstat(&opened)?.st_mode) {
         FileType::RegularFile => Ok(opened),

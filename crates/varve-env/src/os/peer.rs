@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket.
+//! Identifies the process at the other end of a Unix socket.
 
 #![allow(
     unsafe_code,
@@ -13,13 +13,13 @@ use rustix::process::{Pid, Uid};
 /// A process, as it was when it connected or began to listen.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its id, unless it is outside of this process's PID namespace, as a daemon is for who is in a container.
+    /// Its id; `None` if it is outside of this process's PID namespace, as a daemon is for a process in a container.
     pub pid: Option<Pid>,
     /// Its user.
     pub uid: Uid,
 }
 
-/// Who is at the other end of `socket` (unix(7), SO_PEERCRED).
+/// Returns the process at the other end of `socket` (unix(7), SO_PEERCRED).
 pub fn peer_of(socket: impl AsFd) -> io::Result<Peer> {
     let socket = socket.as_fd().as_raw_fd();
     let mut told = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// Whether this process ignores `signal`, as one started by nohup(1) ignores SIGHUP. False where the kernel does not say
-/// (proc_pid_status(5)).
+/// Returns whether this process ignores `signal`, as a process started by nohup(1) ignores SIGHUP. False if the
+/// kernel does not say (proc_pid_status(5)).
 pub fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,15 +1,15 @@
-//! Parts of files that are written as memory.
+//! Windows: parts of files that are written as memory.
 //!
-//! A store to shared memory of the page cache survives the death of the process as a write(2) does, and costs a copy in
-//! place of a system call. What a system call would report as an error, a store reports as SIGBUS:
+//! A store to a shared mapping of the page cache survives the death of the process as a write(2) does, and costs a
+//! copy in place of a system call. A store reports as SIGBUS what a system call reports as an error:
 //!
-//! - No room: a window is written only where room is allocated, on file systems that never move a file's blocks
-//!   when they are written (ext4, XFS, tmpfs).
-//! - A failing disk, a file that was cut by somebody else: the handler of SIGBUS puts memory of no file in the window's
-//!   place and notes it; the store is repeated there, and [`Window::write`] fails when it sees the note. Faults elsewhere go to
-//!   the handler that was there before.
+//! - No space: a window is written only where space is allocated, on file systems that never move the blocks of a
+//!   file when they are written (ext4, XFS, tmpfs).
+//! - A failing disk, or a file that another process has cut: the handler of SIGBUS maps anonymous memory in place of
+//!   the window and notes the failure. The store is repeated there, and [`Window::write`] fails when it sees the
+//!   note. Faults at other addresses go to the handler that was there before.
 //!
-//! A handler may touch little: the windows stand in an array of fixed length ([`SLOTS`]), of atomics.
+//! Invariant: the handler touches only atomics. So the open windows are in an array of fixed length ([`SLOTS`]).
 
 #![allow(
     unsafe_code,
@@ -28,16 +28,16 @@ use rustix::param::page_size;
 
 use crate::{File, Window};
 
-/// `f_type` of file systems on which a write to allocated room takes no other room: ext4, XFS, tmpfs.
+/// `f_type` of file systems on which a write to allocated space takes no new space: ext4, XFS, tmpfs.
 const STEADY: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
 const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// The windows that are open, for the handler. A process with more open logs writes the others as usual.
+/// The open windows, for the handler. A process with more open logs writes the others by system calls.
 static SLOTS: [WindowSlot; 64] = [const { WindowSlot::empty() }; 64];
-/// What was to be done at SIGBUS before. `None` if the handler could not be set.
+/// The earlier action of SIGBUS; `None` if the handler could not be set.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// Where a window is.
+/// The address range of an open window.
 struct WindowSlot {
     taken: AtomicBool,
     /// Its first address; 0 while there is none.
@@ -85,8 +85,8 @@ impl std::fmt::Debug for WindowSlot {
 }
 
 impl OsWindow {
-    /// A window over `len` bytes of `fd` from `offset` on. `None` where stores to allocated room within its length could fail
-    /// for other reasons than a failing disk, or too many windows are open.
+    /// Opens a window over `len` bytes of `fd` from `offset` on. `None` if a store to allocated space within the
+    /// file's length could fail for another reason than a failing disk, or if too many windows are open.
     pub(super) fn open(fd: &OwnedFd, offset: u64, len: u64) -> io::Result<Option<OsWindow>> {
         if !STEADY.contains(&fs::fstatfs(fd)?.f_type) || !handles_faults() {
             return Ok(None);
@@ -113,7 +113,7 @@ impl OsWindow {
     }
 }
 
-/// See [`File::warm_room`]. If the storage fails, so do stores to the pages.
+/// See [`File::warm_room`]. If the storage fails, stores to the pages fail too.
 pub(super) fn warm_room(file: &dyn File, offset: u64, len: u64) {
     /// Each write makes one page of the cache of up to this size. A store makes all of its page dirty, which the next sync writes.
     const PAGE: u64 = 32 << 10;
@@ -158,7 +158,7 @@ impl Drop for OsWindow {
     }
 }
 
-/// Sets the handler, once in the life of the process; false if that is not allowed.
+/// Sets the handler, once in the life of the process. False if that is not allowed.
 fn handles_faults() -> bool {
     let set = || {
         // SAFETY: all zeros is a valid value of this plain structure of C.

@@ -1,8 +1,9 @@
 //! The bytes of one simulated file, sparse and cheap to copy.
 //!
-//! Pages are shared between the state in the page cache and the state on disk until one of them
-//! changes. A page that is absent is a hole; a page beyond the length is reserved room. Bytes of a
-//! present page that lie beyond the length are zero, so that growing the file shows zeros.
+//! The state in the page cache and the state on disk share pages until one of them changes. An absent page is a hole;
+//! a page beyond the length is reserved space.
+//!
+//! Invariant: bytes of a present page beyond the length are zero, so that the file shows zeros when it grows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,8 +49,7 @@ impl Change {
     }
 }
 
-/// The pieces of `offset..offset + len` that lie in one `unit` each: (unit number, start within it,
-/// length).
+/// Returns the pieces of `offset..offset + len` that lie in one `unit` each: (unit number, start within it, length).
 fn pieces(offset: u64, len: u64, unit: u64) -> impl Iterator<Item = (u64, u64, u64)> {
     let end = offset + len;
     let mut at = offset;
@@ -72,18 +72,18 @@ impl Content {
         self.pages.len() as u64
     }
 
-    /// How many pages of a range are absent.
+    /// Returns how many pages of a range are absent.
     pub(super) fn pages_missing(&self, offset: u64, len: u64) -> u64 {
         pieces(offset, len, PAGE_BYTES).filter(|(page, ..)| !self.pages.contains_key(page)).count()
             as u64
     }
 
-    /// Whether a page is there.
+    /// Returns whether a page is there.
     pub(super) fn has_page(&self, page: u64) -> bool {
         self.pages.contains_key(&page)
     }
 
-    /// The numbers of the pages of which a range has a part.
+    /// Returns the numbers of the pages of which a range has a part.
     pub(super) fn pages_of(offset: u64, len: u64) -> std::ops::Range<u64> {
         if len == 0 { 0..0 } else { offset / PAGE_BYTES..(offset + len).div_ceil(PAGE_BYTES) }
     }
@@ -163,7 +163,7 @@ impl Content {
         self.poke(start, &bytes);
     }
 
-    /// The byte at `offset`, if there is one.
+    /// Returns the byte at `offset`, if there is one.
     pub(super) fn byte(&self, offset: u64) -> Option<u8> {
         let page = self.pages.get(&(offset / PAGE_BYTES)).filter(|_| offset < self.len)?;
         Some(page[(offset % PAGE_BYTES) as usize])
@@ -186,7 +186,7 @@ impl Content {
         self.len = len;
     }
 
-    /// The next data or hole at or after `offset`; `None` past the end.
+    /// Returns the next data or hole at or after `offset`; `None` past the end.
     pub(super) fn seek(&self, what: Seek, offset: u64) -> Option<u64> {
         if offset >= self.len {
             return None;

@@ -1,17 +1,19 @@
-//! What the disk may hold after the power goes, or the process.
+//! What the disk may hold after the power is cut or the process is killed.
 //!
-//! From the durable state on, each file is decided by itself, in one of three ways: nothing more
-//! survived; a prefix of the changes survived, the last of them torn; or any sectors of any writes
-//! survived, whatever their order was. Lengths are decided apart from bytes: a length that survived
-//! without its bytes shows zeros, bytes beyond a length that did not survive are gone. Calls that cut,
-//! reserve or zero survive as a prefix of such calls, as a journal keeps them. On a disk with stale sectors a
-//! length that survived without its bytes shows old bytes of a file that is gone.
+//! The changes of each file since its durable state survive in one of three ways, decided for each file by itself:
+//! nothing more survived; a prefix of the changes survived, the last of them torn; or any sectors of any writes
+//! survived, whatever their order was. Lengths are decided apart from bytes: a length that survived without its bytes
+//! shows zeros, and bytes beyond a length that did not survive are lost. Of the calls that cut, reserve or zero a
+//! prefix survives, as a journal keeps them. On a disk with stale sectors, a length that survived without its bytes
+//! shows old bytes of a removed file.
 //!
-//! Names are decided one change at a time, in order, so that a rename within a directory is there or
-//! not there as a whole.
+//! Changes of names survive one at a time, in order, so that a rename within a directory survives as a whole or not
+//! at all.
 //!
-//! The process leaves all that its operations have done. Of a write that it is making when it dies a prefix is there, or any part
-//! if that copies bytes into a window, in whichever order it does so.
+//! A killed process leaves everything that its operations have done. Of a write under way it leaves a prefix, or any
+//! part if the write copies bytes into a window, in any order.
+//!
+//! Invariant: every result keeps the promises of [`crate`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use super::content::{Change, Content};
 use super::disk::{Body, DirBody, Disk, FileBody, Names, Node, NodeId, ROOT};
 use super::rng::Rng;
 
-/// What survives of the changes that were never synced.
+/// Which unsynced changes survive.
 #[derive(Debug)]
 pub(super) enum Survival {
     /// None of them.
@@ -29,11 +31,11 @@ pub(super) enum Survival {
     Everything,
     /// What the generator picks.
     Random(Rng),
-    /// The same on a disk with stale sectors.
+    /// What the generator picks, on a disk with stale sectors.
     Stale(Rng),
 }
 
-/// The disk as the next boot finds it.
+/// Returns the disk as the next boot finds it.
 pub(super) fn power_cut(disk: &Disk, survival: &mut Survival) -> Disk {
     let mut names = surviving_names(disk, survival);
     let links = count_links(&names);
@@ -72,7 +74,7 @@ pub(super) fn power_cut(disk: &Disk, survival: &mut Survival) -> Disk {
     booted
 }
 
-/// Where writes take no room before their sync, no more of them is on the disk than fits.
+/// If writes take no space before their sync, the disk holds no more of them than fits.
 fn lose_what_has_no_room(before: &Disk, booted: &mut Disk) {
     let ids: Vec<NodeId> = booted.nodes.keys().copied().collect();
     for id in ids.into_iter().filter(|_| before.rules.delayed_errno != 0) {
@@ -86,8 +88,8 @@ fn lose_what_has_no_room(before: &Disk, booted: &mut Disk) {
     }
 }
 
-/// The disk as the next process finds it after this one was killed: everything is as it was, but that
-/// files without a name go.
+/// Returns the disk as the next process finds it after this one was killed: everything as it was, without the files
+/// that have no name.
 pub(super) fn process_kill(disk: &Disk) -> Disk {
     let mut disk = disk.clone();
     let ids: Vec<NodeId> = disk.nodes.keys().copied().collect();
@@ -99,7 +101,7 @@ pub(super) fn process_kill(disk: &Disk) -> Disk {
     disk
 }
 
-/// A write that is being made.
+/// A write under way.
 #[derive(Clone, Debug)]
 pub(super) struct UnderWay {
     pub(super) node: NodeId,
@@ -169,7 +171,7 @@ fn surviving_names(disk: &Disk, survival: &mut Survival) -> BTreeMap<NodeId, Nam
     names
 }
 
-/// How many names each node has that can be reached from the root.
+/// Returns how many names each node has that can be reached from the root.
 fn count_links(names: &BTreeMap<NodeId, Names>) -> BTreeMap<NodeId, u32> {
     let mut links = BTreeMap::from([(ROOT, 1)]);
     let mut waiting = vec![ROOT];

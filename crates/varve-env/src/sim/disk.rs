@@ -1,4 +1,4 @@
-//! The simulated disk and the page cache before it.
+//! The simulated disk and its page cache.
 //!
 //! Every file has the bytes that readers see, the bytes that are certainly on disk, and the changes in
 //! between, in order. Every directory has the names that readers see and those that are certainly on
@@ -6,10 +6,10 @@
 //! directory is one change; one that crosses directories is one change until either is synced, and
 //! from then on its other half waits alone.
 //!
-//! Nodes are shared between copies of a disk until one of them changes, so that a copy costs little.
+//! Copies of a disk share their nodes until one of them changes, so that a copy costs little.
 //!
-//! A node lives while a name, a name on disk, a waiting change or an open file refers to it. Only nodes
-//! with a name or an open file take room, unless the rules of [`super::room`] say otherwise.
+//! Invariant: a node lives while a name, a name on disk, a waiting change or an open file refers to it. Only nodes
+//! with a name or an open file take space, unless the rules of [`super::room`] say otherwise.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -38,7 +38,7 @@ pub(super) const EFBIG: i32 = 27;
 pub(super) const ENOSPC: i32 = 28;
 pub(super) const ENOTEMPTY: i32 = 39;
 
-/// The error with this number.
+/// Returns the error with this number.
 pub(super) fn errno<T>(number: i32) -> io::Result<T> {
     Err(io::Error::from_raw_os_error(number))
 }
@@ -157,7 +157,7 @@ impl Disk {
         self.nodes.get_mut(&node).map(Arc::make_mut)
     }
 
-    /// The node a path leads to.
+    /// Returns the node a path leads to.
     pub(super) fn resolve(&self, path: &Path) -> io::Result<NodeId> {
         let mut at = ROOT;
         for component in path.components() {
@@ -173,7 +173,7 @@ impl Disk {
         Ok(at)
     }
 
-    /// The directory that holds a path's last name, and that name.
+    /// Returns the directory that holds a path's last name, and that name.
     pub(super) fn resolve_parent<'p>(&self, path: &'p Path) -> io::Result<(NodeId, &'p OsStr)> {
         match (path.parent(), path.file_name()) {
             (Some(parent), Some(name)) => {
@@ -185,7 +185,7 @@ impl Disk {
         }
     }
 
-    /// The names of a directory.
+    /// Returns the names of a directory.
     pub(super) fn dir(&self, node: NodeId) -> io::Result<&DirBody> {
         match self.nodes.get(&node).map(|node| &node.body) {
             Some(Body::Dir(dir)) => Ok(dir),
@@ -194,7 +194,7 @@ impl Disk {
         }
     }
 
-    /// The bytes of a file.
+    /// Returns the bytes of a file.
     pub(super) fn file(&self, node: NodeId) -> io::Result<&FileBody> {
         match self.nodes.get(&node).map(|node| &node.body) {
             Some(Body::File(file)) => Ok(file),
@@ -203,7 +203,7 @@ impl Disk {
         }
     }
 
-    /// The bytes of a file, to change them.
+    /// Returns the bytes of a file, to change them.
     pub(super) fn file_mut(&mut self, node: NodeId) -> io::Result<&mut FileBody> {
         match self.node_mut(node).map(|node| &mut node.body) {
             Some(Body::File(file)) => Ok(file),
@@ -212,7 +212,7 @@ impl Disk {
         }
     }
 
-    /// What a node is.
+    /// Returns what a node is.
     pub(super) fn kind(&self, node: NodeId) -> FileKind {
         match self.nodes.get(&node).map(|node| &node.body) {
             Some(Body::File(_)) => FileKind::File,

@@ -1,4 +1,4 @@
-//! The machine as the code under test sees it.
+//! The simulated machine as the code under test sees it.
 
 use std::io;
 use std::path::Path;
@@ -198,7 +198,7 @@ impl Env for SimEnv {
         let mut state = self.shared.state.lock();
         state.begin(SimOp::Stat, &[path], None)?;
         state.disk.resolve(path)?;
-        let free_bytes = state.disk.free_pages() * PAGE_BYTES + state.disk.rules.untold_bytes;
+        let free_bytes = state.disk.free_pages() * PAGE_BYTES + state.disk.rules.unusable_bytes;
         let total_bytes = state.disk.capacity_pages * PAGE_BYTES;
         Ok(Space { total_bytes, free_bytes, available_bytes: free_bytes })
     }
@@ -236,7 +236,7 @@ impl Env for SimEnv {
     }
 }
 
-/// Whether a rename may replace `old`.
+/// Returns whether a rename may replace `old`.
 fn check_replace(disk: &Disk, moves_dir: bool, old: NodeId) -> io::Result<()> {
     match (moves_dir, disk.kind(old) == FileKind::Dir) {
         (false, true) => errno(EISDIR),

@@ -1,5 +1,7 @@
-//! What goes wrong and when: crash points, injected faults, and the journal of operations that shows
-//! how a failing seed got there.
+//! Decides which operations fail: crash points and injected faults. Keeps a journal of operations, which shows how a
+//! seed came to its failure.
+//!
+//! Invariant: after a crash point every operation fails.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -49,20 +51,20 @@ pub enum SimOp {
 }
 
 impl SimOp {
-    /// Whether it changes what a disk may hold.
+    /// Returns whether it changes what the disk may hold.
     pub fn mutates(self) -> bool {
         !matches!(self, SimOp::Open | SimOp::Read | SimOp::List | SimOp::Stat)
     }
 
-    /// Whether it is a sync point.
+    /// Returns whether it is a sync point.
     pub fn is_sync(self) -> bool {
         matches!(self, SimOp::Sync | SimOp::SyncDir | SimOp::SyncFs)
     }
 }
 
-/// Which operations fail, and how. A failing write leaves a random prefix of its bytes behind; after a
-/// failing sync a random part of what it should have made durable is lost to every later sync too, as
-/// with a kernel that marks pages clean after a failed writeback. One that fails as [`crate::is_passing`] says was not tried.
+/// Which operations fail, and how. A failing write leaves a random prefix of its bytes behind; after a failing sync a
+/// random part of what it should have made durable is lost to every later sync too, as with a kernel that marks pages
+/// clean after a failed writeback. An operation whose failure [`crate::is_passing`] was not tried.
 #[derive(Clone, Debug)]
 pub struct FaultRule {
     /// The end of the path as text; empty matches every path. An open file has the path it was opened
@@ -125,7 +127,7 @@ impl fmt::Display for Crashed {
 
 impl std::error::Error for Crashed {}
 
-/// Whether `error` says that the simulated machine has crashed.
+/// Returns whether `error` says that the simulated machine has crashed.
 pub fn is_crash(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Crashed>())
 }
@@ -179,7 +181,7 @@ impl Control {
         self.journal.push_back(JournalEntry::new(self.op_count, op, paths, range));
     }
 
-    /// Whether a sync of `path` is to do nothing.
+    /// Returns whether a sync of `path` is to do nothing.
     pub(super) fn ignores(&self, op: SimOp, path: &Path) -> bool {
         let text = path.to_string_lossy();
         self.ignored.iter().any(|(kind, part)| *kind == op && text.contains(part.as_str()))

@@ -1,4 +1,6 @@
 //! Open files and locks of the simulated machine.
+//!
+//! Invariant: each call counts as one operation of the machine, which a crash point or a fault can make fail.
 
 use std::fmt;
 use std::io;
@@ -265,7 +267,7 @@ fn check_end(offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// What a node's stat says.
+/// Returns what a node's stat says.
 pub(super) fn stat_of(disk: &Disk, id: NodeId) -> io::Result<FileStat> {
     let kind = disk.kind(id);
     let (len, allocated) = match kind {

@@ -7,25 +7,27 @@
 //! 1. [`SimEnv::power_cut`] makes the machine of the next boot, with one of the states that the
 //!    promises of [`crate`] leave open. It does not touch the machine it starts from, so that many
 //!    seeds show many states of one moment.
-//! 2. [`SimEnv::process_kill`] makes the machine that the next process of the same boot finds:
-//!    everything written is there, and what was not synced is still not synced. After
-//!    [`SimEnv::process_kill_within`] a part of the write is there, too, that came next.
+//! 2. [`SimEnv::process_kill`] makes the machine that the next process of the same boot finds: everything written is
+//!    there, and unsynced changes are still unsynced. [`SimEnv::process_kill_within`] adds a part of the write that
+//!    came next.
 //!
-//! To see every moment of one run, [`SimEnv::watch`] gives a copy of the machine before each operation; the
-//! calls above work on a copy as well.
+//! To see every moment of one run, [`SimEnv::watch`] offers a copy of the machine before each operation. The calls
+//! above work on a copy too.
 //!
-//! Besides, faults can be injected ([`SimEnv::fail`]), the disk can fill up ([`SimEnv::set_capacity`], by others at a certain
-//! operation [`SimEnv::fill_after`]) in one of the ways in which disks do ([`RoomRules`]), and files can be damaged behind everybody's back
+//! A test can also inject faults ([`SimEnv::fail`]), fill the disk ([`SimEnv::set_capacity`], or by other programs at
+//! a given operation [`SimEnv::fill_after`]) under the rules of different disks ([`RoomRules`]), and damage files
 //! ([`SimEnv::damage`]).
 //!
-//! What it does not simulate:
+//! Invariant: the same seed and the same calls give the same run.
 //!
-//! - File times and permissions are on disk at once.
-//! - A range that is zeroed gives its room back, where some storages reserve it. To remove something takes no room.
-//! - Descriptors and memory are short only where a fault says so.
-//! - The page cache is lost with the machine alone, and whole. What a sync of all below a directory covers lies there; that of
-//!   an operating system covers its whole storage.
-//! - Memory maps but for windows; other programs, so that nobody else writes to a file; symbolic links.
+//! It does not simulate:
+//!
+//! - Unsynced file times and permissions: they are on disk at once.
+//! - Storages that reserve a zeroed range: here its space is freed. Removals that need space.
+//! - Lack of descriptors and of memory, except by an injected fault.
+//! - A page cache that loses a part: it is lost with the machine, and as a whole. A sync below a directory covers
+//!   only that directory, not the whole storage.
+//! - Memory maps except windows, other programs that write to a file, and symbolic links.
 
 mod content;
 mod crash;
@@ -57,7 +59,7 @@ pub use room::RoomRules;
 pub const CAPACITY_BYTES_DEFAULT: u64 = 1 << 40;
 /// The time of day at which a new machine starts, in seconds since 1970.
 pub const START_SECS: i64 = 1_700_000_000;
-/// How far the clock moves each time somebody looks at it, in nanoseconds.
+/// How far the clock moves with each call that reads it, in nanoseconds.
 const TICK_NS: u64 = 1_000;
 const NS_PER_SEC: i128 = 1_000_000_000;
 
@@ -66,17 +68,17 @@ pub struct SimEnv {
     shared: Arc<Shared>,
 }
 
-/// What the machine, its open files and its locks share.
+/// The state that the machine, its open files and its locks share.
 struct Shared {
     state: Mutex<State>,
-    /// What open files say is their descriptor.
+    /// The descriptor that open files report.
     descriptor: OnceLock<OwnedFd>,
 }
 
-/// What [`SimEnv::watch`] calls.
+/// The function that [`SimEnv::watch`] calls.
 pub type Watcher = Box<dyn FnMut(&JournalEntry, &dyn Fn() -> Arc<SimEnv>) + Send>;
 
-/// Everything there is.
+/// The whole state of the machine.
 struct State {
     disk: Disk,
     control: fault::Control,
@@ -88,12 +90,12 @@ struct State {
     /// The time of day at `elapsed_ns` 0, in nanoseconds since 1970.
     start_ns: i128,
     watcher: Option<Watcher>,
-    /// The write that comes next, or that would have where the machine crashed.
+    /// The next write, or the write before which the machine crashed.
     under_way: Option<UnderWay>,
 }
 
 impl State {
-    /// Shows one operation to the watcher, counts it and decides whether it may go on.
+    /// Shows one operation to the watcher, counts it, and decides whether it succeeds.
     fn begin(&mut self, op: SimOp, paths: &[&Path], range: Option<(u64, u64)>) -> io::Result<()> {
         if op.mutates()
             && !self.control.crashed
@@ -112,7 +114,7 @@ impl State {
         self.control.begin(op, paths, range)
     }
 
-    /// A copy that answers no operation.
+    /// Makes a copy whose operations all fail.
     fn copy(&self) -> Arc<SimEnv> {
         let (disk, rng) = (self.disk.clone(), self.rng.clone());
         let copy = SimEnv::with(disk, rng, self.boot_id, self.elapsed_ns, self.start_ns);
@@ -124,7 +126,7 @@ impl State {
         copy
     }
 
-    /// Moves the clock on and tells the time of day.
+    /// Moves the clock on and returns the time of day.
     fn tick(&mut self) -> Timestamp {
         self.elapsed_ns += TICK_NS;
         let ns = self.start_ns + i128::from(self.elapsed_ns);
@@ -155,30 +157,30 @@ impl SimEnv {
         Arc::new(SimEnv { shared: Arc::new(shared) })
     }
 
-    /// The machine of the next boot, with what `seed` lets survive of the changes that were not synced.
-    /// Counts, crash points and faults start anew; the capacity stays.
+    /// Returns the machine of the next boot, where `seed` decides which unsynced changes survive. Counts, crash
+    /// points and faults start anew; the capacity stays.
     pub fn power_cut(&self, seed: u64) -> Arc<SimEnv> {
         self.next_boot(seed, &mut Survival::Random(Rng::new(seed)))
     }
 
-    /// The same, and where the length of a file survived without the bytes, old bytes of files that are
-    /// gone stand instead of zeros.
+    /// Cuts the power as [`SimEnv::power_cut`] does. If the length of a file survived without the bytes, the file has
+    /// bytes of removed files instead of zeros.
     pub fn power_cut_stale(&self, seed: u64) -> Arc<SimEnv> {
         self.next_boot(seed, &mut Survival::Stale(Rng::new(seed)))
     }
 
-    /// The same with nothing surviving but what was synced.
+    /// Cuts the power so that only synced changes survive.
     pub fn power_cut_keep_nothing(&self) -> Arc<SimEnv> {
         self.next_boot(0, &mut Survival::Nothing)
     }
 
-    /// The same with everything surviving.
+    /// Cuts the power so that all changes survive.
     pub fn power_cut_keep_all(&self) -> Arc<SimEnv> {
         self.next_boot(0, &mut Survival::Everything)
     }
 
-    /// The disk alone loses power, as one that is plugged in anew, and the machine goes on: what `seed` lets survive, and the same
-    /// boot id.
+    /// Cuts the power of the disk alone, as when it is plugged in anew, and the machine goes on. `seed` decides which
+    /// unsynced changes survive, and the boot id stays.
     pub fn storage_cut(&self, seed: u64) -> Arc<SimEnv> {
         let state = self.shared.state.lock();
         let disk = crash::power_cut(&state.disk, &mut Survival::Random(Rng::new(seed)));
@@ -196,8 +198,8 @@ impl SimEnv {
         SimEnv::with(disk, rng, boot_id, 0, start_ns)
     }
 
-    /// The machine as the next process of the same boot finds it. On this one every operation fails
-    /// from now on, also on files that are open.
+    /// Returns the machine as the next process of the same boot finds it. From now on every operation on this one
+    /// fails, also on open files.
     pub fn process_kill(&self) -> Arc<SimEnv> {
         let mut state = self.shared.state.lock();
         state.control.crashed = true;
@@ -205,8 +207,8 @@ impl SimEnv {
         SimEnv::with(disk, state.rng.clone(), state.boot_id, state.elapsed_ns, state.start_ns)
     }
 
-    /// The same where the process was killed within a write: that which came next where this machine crashed, or before which a
-    /// watcher copied it. As much of it is there as `seed` lets be.
+    /// Kills the process within a write: the one before which this machine crashed, or before which a watcher copied
+    /// it. `seed` decides which part of the write is there.
     pub fn process_kill_within(&self, seed: u64) -> Arc<SimEnv> {
         let under_way = self.shared.state.lock().under_way.clone();
         let next = self.process_kill();
@@ -214,45 +216,47 @@ impl SimEnv {
             let state = &mut *next.shared.state.lock();
             for piece in under_way.part(&mut Rng::new(seed)) {
                 let now = state.tick();
-                // A file without a name went with the process, and there may be no room.
+                // A file without a name ended with the process, and there may be no space.
                 let _ = state.disk.change_file(under_way.node, piece, now);
             }
         }
         next
     }
 
-    /// Whether this machine crashed before a write, so that [`SimEnv::process_kill_within`] may find a part of it.
+    /// Returns whether this machine crashed before a write, of which [`SimEnv::process_kill_within`] may leave a
+    /// part.
     pub fn crashed_at_write(&self) -> bool {
         self.shared.state.lock().under_way.is_some()
     }
 
-    /// How many operations so far changed, or tried to change, what a disk may hold.
+    /// Returns how many operations so far changed, or tried to change, what the disk may hold.
     pub fn op_count(&self) -> u64 {
         self.shared.state.lock().control.op_count
     }
 
-    /// How many of them were syncs.
+    /// Returns how many of these operations were syncs.
     pub fn sync_count(&self) -> u64 {
         self.shared.state.lock().control.sync_count
     }
 
-    /// Once [`SimEnv::op_count`] is `n`, every further operation fails; [`is_crash`] knows the error.
+    /// Crashes the machine when [`SimEnv::op_count`] is `n`: every further operation fails, with an error that
+    /// [`is_crash`] recognizes.
     pub fn crash_after(&self, n: u64) {
         self.shared.state.lock().control.crash_after = Some(n);
     }
 
-    /// The sync that makes [`SimEnv::sync_count`] `n` fails without making anything durable, and so does
-    /// every operation after it; [`is_crash`] knows the error.
+    /// Crashes the machine at the sync that makes [`SimEnv::sync_count`] `n`. This sync makes nothing durable, and
+    /// fails like every later operation, with an error that [`is_crash`] recognizes.
     pub fn crash_at_sync(&self, n: u64) {
         self.shared.state.lock().control.crash_at_sync = Some(n);
     }
 
-    /// Whether an operation failed at a crash point, or the process was killed.
+    /// Returns whether an operation failed at a crash point, or the process was killed.
     pub fn crashed(&self) -> bool {
         self.shared.state.lock().control.crashed
     }
 
-    /// The last operations, oldest first.
+    /// Returns the last operations, oldest first.
     pub fn journal(&self) -> Vec<JournalEntry> {
         self.shared.state.lock().control.journal.iter().cloned().collect()
     }
@@ -262,18 +266,18 @@ impl SimEnv {
         self.shared.state.lock().control.faults.push(rule);
     }
 
-    /// How many operations of one kind there were, whether they succeeded or not.
+    /// Returns how many operations of one kind there were, failed ones included.
     pub fn count_of(&self, op: SimOp) -> u64 {
         self.shared.state.lock().control.counts[op as usize]
     }
 
-    /// How many operations met a fault.
+    /// Returns how many operations met a fault.
     pub fn fault_count(&self) -> u64 {
         self.shared.state.lock().control.fault_count
     }
 
-    /// What was written to a file, and not synced yet, could not be written: each change is on disk or lost for good. Only a
-    /// watch that is open by now ([`Env::watch`]) tells of it, as if somebody had been told of the file.
+    /// Fails the write-back of all unsynced changes of a file: each change is on disk or lost for good. Only a watch
+    /// that is open by now ([`Env::watch`]) reports this, as if another process had seen the error of the file.
     pub fn lose_unsynced(&self, path: &Path) -> io::Result<()> {
         let state = &mut *self.shared.state.lock();
         let node = state.disk.resolve(path)?;
@@ -302,10 +306,10 @@ impl SimEnv {
         self.shared.state.lock().control.ignored.push((op, path_part.to_owned()));
     }
 
-    /// Calls `watcher` before each operation that changes what a disk may hold, with that operation and
-    /// a way to copy the machine as it is before it. A copy shares its memory with this machine until one
-    /// of them changes; it answers no operation, and is there for [`SimEnv::power_cut`] and
-    /// [`SimEnv::process_kill`]. The watcher must not use this machine.
+    /// Calls `watcher` before each operation that changes what the disk may hold, with the operation and a function
+    /// that copies the machine as it is. A copy shares its memory with this machine until one of them changes. All
+    /// its operations fail; it serves [`SimEnv::power_cut`] and [`SimEnv::process_kill`]. The watcher must not use
+    /// this machine.
     pub fn watch(&self, watcher: Watcher) {
         self.shared.state.lock().watcher = Some(watcher);
     }
@@ -315,55 +319,57 @@ impl SimEnv {
         self.shared.state.lock().watcher = None;
     }
 
-    /// A copy of the machine as it is, as [`SimEnv::watch`] gives out.
+    /// Returns a copy of the machine as it is, as [`SimEnv::watch`] makes them.
     pub fn copy(&self) -> Arc<SimEnv> {
         self.shared.state.lock().copy()
     }
 
-    /// Files that are open.
+    /// Returns the number of open files.
     pub fn open_handles(&self) -> u32 {
         self.shared.state.lock().disk.nodes.values().map(|node| node.handles).sum()
     }
 
-    /// Makes the disk `bytes` large, rounded down to 4096. What is on it stays, also if it is more.
+    /// Makes the disk `bytes` large, rounded down to a multiple of 4096. Its content stays, even if that is more.
     pub fn set_capacity(&self, bytes: u64) {
         self.shared.state.lock().disk.capacity_pages = bytes / PAGE_BYTES;
     }
 
-    /// How the disk gives out its room from now on; what is on it stays, also if it takes more by these rules.
+    /// Sets the rules by which the disk gives out space from now on. Its content stays, even if that takes more by
+    /// these rules.
     pub fn set_room_rules(&self, rules: RoomRules) {
         let disk = &mut self.shared.state.lock().disk;
         disk.rules = rules;
         disk.recount_all();
     }
 
-    /// Files of others take all room but `left_bytes`; with `u64::MAX` none.
+    /// Lets files of other programs take all space except `left_bytes`; with `u64::MAX` they take none.
     pub fn fill(&self, left_bytes: u64) {
         self.shared.state.lock().disk.fill(left_bytes / PAGE_BYTES);
     }
 
-    /// Once [`SimEnv::op_count`] is `n`, files of others take all room but `left_bytes`. They may do so several times.
+    /// When [`SimEnv::op_count`] is `n`, lets files of other programs take all space except `left_bytes`.
+    /// May be called several times.
     pub fn fill_after(&self, n: u64, left_bytes: u64) {
         self.shared.state.lock().control.fills.push((n, left_bytes));
     }
 
-    /// From now on copies of files share room, as far as callers can tell; each takes its own all the same.
+    /// Sets whether copies of files share space, as far as callers can see. Each copy still takes space of its own.
     pub fn set_shares_room(&self, shares: bool) {
         self.shared.state.lock().disk.shares_room = shares;
     }
 
-    /// From now on each open file says that this is its descriptor, which nobody may use: so that callers do what they do with
-    /// files that others can be handed. Only the first call counts.
+    /// Makes each open file report this descriptor from now on, so that callers treat it as a file that they can pass
+    /// on. Nobody may use the descriptor. Only the first call counts.
     pub fn set_descriptor(&self, descriptor: OwnedFd) {
         let _ = self.shared.descriptor.set(descriptor);
     }
 
-    /// Bytes in use, in units of 4096.
+    /// Returns the bytes in use, a multiple of 4096.
     pub fn used_bytes(&self) -> u64 {
         self.shared.state.lock().disk.used_pages * PAGE_BYTES
     }
 
-    /// Sets the time of day; the monotonic clock does not notice.
+    /// Sets the time of day; the monotonic clock stays.
     pub fn set_time(&self, time: Timestamp) {
         let mut state = self.shared.state.lock();
         let ns = i128::from(time.secs()) * NS_PER_SEC + i128::from(time.nanos());
@@ -397,13 +403,13 @@ impl SimEnv {
         state.disk.sync_dir(dir)
     }
 
-    /// All bytes of a file as readers see them; works after a crash too.
+    /// Returns all bytes of a file as readers see them. This works after a crash too.
     pub fn read_raw(&self, path: &Path) -> io::Result<Vec<u8>> {
         let state = self.shared.state.lock();
         Ok(state.disk.file(state.disk.resolve(path)?)?.current.to_vec())
     }
 
-    /// Every file, with its path.
+    /// Returns the paths of all files.
     pub fn files_raw(&self) -> Vec<std::path::PathBuf> {
         let state = self.shared.state.lock();
         let mut found = Vec::new();

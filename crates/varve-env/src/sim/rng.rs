@@ -6,12 +6,12 @@
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// The sequence of `seed`.
+    /// Returns the sequence of `seed`.
     pub(super) fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

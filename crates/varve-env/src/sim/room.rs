@@ -1,8 +1,11 @@
-//! The room of the simulated disk: who takes it, when, and when it comes back.
+//! The space of the simulated disk: what takes it, when, and when it is free again.
 //!
-//! Each node takes what [`taken_by`] says, which [`Disk::recount`] compares with what it took before whenever the node changes;
-//! so that a change costs the same however much is on the disk. What a disk does beyond giving and taking pages is an
-//! option, each of [`RoomRules`].
+//! 1. Before a change the disk checks that it has space for it.
+//! 2. After each change of a node, [`Disk::recount`] compares what the node takes ([`taken_by`]) with what it took
+//!    before. So a change costs the same however much is on the disk.
+//! 3. A sync frees the space that late rules held back.
+//!
+//! Invariant: the used pages are the sum over all nodes. Each of [`RoomRules`] is what some disks do beyond that.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,23 +21,25 @@ const NAMES_PER_PAGE: u64 = 32;
 /// Pages of a file that one page of its metadata describes; the inode describes the first.
 const PAGES_PER_METADATA: u64 = 64;
 
-/// What a disk does with its room that another does not. None of it by default.
+/// What some disks do with their space and others do not. By default the disk does none of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoomRules {
     /// The most files and directories there may be; 0 for any number.
     pub inodes_max: u64,
-    /// Names of directories and the places of files' pages take room too: a page for 32 names and one for 64 pages.
+    /// Names of directories and the positions of file pages take space too: a page for 32 names, and one for 64
+    /// pages.
     pub metadata: bool,
-    /// A write is taken although there is no room for it. The sync that finds none fails with this number, and what it cannot
-    /// write is lost, also to readers; 0 where a write itself takes its room. Reserved room is taken at once.
+    /// The disk accepts a write without space for it. The sync that finds no space fails with this number, and what
+    /// it cannot write is lost, also to readers. 0 if the write itself takes its space. Reserved space is taken at
+    /// once.
     pub delayed_errno: i32,
-    /// What is written over, and is on the disk, keeps its room until the next sync of the file; what is written takes
-    /// other. Only the first write to reserved room is made in its place.
+    /// An overwritten page that is on the disk keeps its space until the next sync of the file, and the new page
+    /// takes other space. Only the first write to reserved space goes to that space.
     pub copies_on_write: bool,
-    /// What is removed or cut keeps its room until that is durable.
+    /// Removed or cut pages keep their space until the removal is durable.
     pub frees_late: bool,
-    /// Bytes that [`crate::Env::space`] tells of and nobody can have.
-    pub untold_bytes: u64,
+    /// Bytes that [`crate::Env::space`] reports as free and that nobody can take.
+    pub unusable_bytes: u64,
 }
 
 impl RoomRules {
@@ -222,12 +227,12 @@ impl FileBody {
         FileBody { durable: current.clone(), current, unsynced: Vec::new(), room }
     }
 
-    /// Whether a write to `page` takes room.
+    /// Returns whether a write to `page` takes room.
     fn takes_room(&self, page: u64, rules: &RoomRules) -> bool {
         !self.current.has_page(page) || rules.copies_on_write && self.is_copied(page)
     }
 
-    /// Whether what is written over `page` stands elsewhere.
+    /// Returns whether what is written over `page` stands elsewhere.
     fn is_copied(&self, page: u64) -> bool {
         self.durable.has_page(page)
             && !self.room.unwritten.contains(&page)

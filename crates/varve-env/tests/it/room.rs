@@ -142,7 +142,7 @@ fn what_goes_keeps_its_room_until_that_is_durable_where_it_is_freed_late() {
 
 #[test]
 fn others_take_room_in_between_and_more_is_told_of_than_there_is() {
-    let env = machine(8, RoomRules { untold_bytes: 2 * PAGE, ..RoomRules::default() });
+    let env = machine(8, RoomRules { unusable_bytes: 2 * PAGE, ..RoomRules::default() });
     let file = create(&env, "/f");
     env.fill_after(env.op_count() + 1, PAGE);
     assert_eq!(put(file.as_ref(), 0, 3), None);

@@ -62,7 +62,7 @@ impl Disk {
             RoomRules { copies_on_write: true, frees_late: true, ..plain },
             RoomRules { frees_late: true, ..plain },
             RoomRules { inodes_max: rng.between(50, 100), ..plain },
-            RoomRules { untold_bytes: 256 * KIB, ..plain },
+            RoomRules { unusable_bytes: 256 * KIB, ..plain },
         ];
         Disk {
             rules: rules[(seed % rules.len() as u64) as usize],
