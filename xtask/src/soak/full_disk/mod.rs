@@ -270,19 +270,20 @@ fn wait_for_room(
     let begin = Instant::now();
     loop {
         let left = storage.left()?.available_bytes;
-        let missing = wanted.saturating_sub(left) >> 20;
-        let refused = if left >= wanted { write().err() } else { None };
-        match refused {
-            None if left >= wanted => return Ok(begin.elapsed()),
-            Some(error) if !fill::is_full(&error) => return Err(error.into()),
-            Some(error) if begin.elapsed() > ROOM_WAIT_MAX => {
-                return Err(format!("files again: {error}").into());
-            }
-            None if begin.elapsed() > ROOM_WAIT_MAX => {
-                return Err(format!("{missing} MiB of {} have not come back", wanted >> 20).into());
-            }
-            _ => thread::sleep(Duration::from_millis(100)),
+        // Writing takes its own time.
+        let waited = begin.elapsed();
+        let missing = match left < wanted {
+            true => format!("{} MiB of {} have not come back", (wanted - left) >> 20, wanted >> 20),
+            false => match write() {
+                Ok(()) => return Ok(waited),
+                Err(error) if fill::is_full(&error) => format!("files again: {error}"),
+                Err(error) => return Err(error.into()),
+            },
+        };
+        if waited > ROOM_WAIT_MAX {
+            return Err(missing.into());
         }
+        thread::sleep(Duration::from_millis(100));
     }
 }
 
