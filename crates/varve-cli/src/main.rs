@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// The next step where none is known that fits better.
-const LAST_HINT: &str = "`--help` tells what a command takes; what the daemon of a mount had to say is in varve.log in its store";
+/// The next step for errors that name none.
+const LAST_HINT: &str = "`varve COMMAND --help` explains a command; the daemon of a mount writes its messages to varve.log in the store";
 
 fn main() -> ExitCode {
     let outcome = match cmd::helper::arguments() {

@@ -1,4 +1,4 @@
-//! What people and programs see.
+//! The output of the program, for people and for programs.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
@@ -19,7 +19,7 @@ const BAR_CELLS: usize = 30;
 /// The first failure to write to the standard output, after which nothing more is written there.
 static FAILURE: OnceLock<std::io::Error> = OnceLock::new();
 
-/// Writes to the standard output. What becomes of that is told by [`is_wanted`], and in the end by [`outcome`].
+/// Writes to the standard output. [`is_wanted`] says whether that works still, and [`outcome`] in the end whether it worked.
 pub(crate) fn bytes(bytes: &[u8]) {
     if is_wanted() {
         let mut out = std::io::stdout().lock();
@@ -33,29 +33,29 @@ pub(crate) fn line(text: impl AsRef<[u8]>) {
     bytes(&[text.as_ref(), b"\n"].concat());
 }
 
-/// False when nobody gets what would be written from now on.
+/// False once further output would reach no reader.
 pub(crate) fn is_wanted() -> bool {
     FAILURE.get().is_none()
 }
 
-/// Whether all output was written. A reader that has gone away (`varve ... | head`) has what it wanted.
+/// Whether all output was written. A reader that has closed the pipe (`varve ... | head`) has what it wanted.
 pub(crate) fn outcome() -> Result<()> {
     match FAILURE.get() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {
             let text = format!("cannot write to the standard output: {error}");
             Err(Error::failed(text)
-                .hint("make room where it goes; what the command was to change it has changed"))
+                .hint("make room for the output; the command itself has done its changes"))
         }
         _ => Ok(()),
     }
 }
 
-/// The path that is told, its bytes as they are, so that what reads them finds it; `-` for none.
+/// The bytes of a path in an answer, unchanged, so that a program that reads them finds it; `-` for none.
 pub(crate) fn place(told: &Value) -> Vec<u8> {
     PathBuf::read(told).map_or_else(|| b"-".into(), |path| path.into_os_string().into_vec())
 }
 
-/// A path as a shell reads it.
+/// A path, quoted for a shell.
 pub(crate) fn word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+:,@%".contains(letter);
@@ -73,7 +73,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Writes what views are called, under `key`, and where they are seen: a line each, or all of `views` as JSON.
+/// Writes the name of each view, which stands under `key`, and its path: a line each, or all of `views` as JSON.
 pub(crate) fn places(views: &Value, key: &str, as_json: bool) -> Result<()> {
     if as_json {
         return json(views);
@@ -90,12 +90,12 @@ pub(crate) fn error(error: &Error) {
     drop(writeln!(std::io::stderr(), "varve: {error}"));
 }
 
-/// Writes what else is to be known of something that succeeded to the standard error output.
+/// Writes a note about something that succeeded to the standard error output.
 pub(crate) fn note(text: &str) {
     drop(writeln!(std::io::stderr(), "varve: note: {text}"));
 }
 
-/// Whether there is somebody to ask.
+/// Whether a person at a terminal can answer a question.
 pub(crate) fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
@@ -109,7 +109,7 @@ pub(crate) fn ask(question: &str) -> bool {
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// One line on a terminal that tells how far long work is; silent when the output is no terminal.
+/// A line on a terminal that shows the progress of long work; writes nothing if the output is no terminal.
 pub(crate) struct Progress {
     shown: Option<Instant>,
     is_terminal: bool,
@@ -133,7 +133,7 @@ impl Progress {
         }
     }
 
-    /// Replaces the line, not more often than a person can read.
+    /// Replaces the line, at most as often as a person can read.
     pub(crate) fn show(&mut self, text: &str) {
         if self.is_terminal && self.shown.is_none_or(|shown| shown.elapsed() >= PROGRESS_EVERY) {
             self.shown = Some(Instant::now());
@@ -143,7 +143,7 @@ impl Progress {
     }
 }
 
-/// Does `work`, and tells on a terminal how far it is: as `verb` says it, what, and how many.
+/// Does `work` and shows its progress on a terminal: `verb`, the phase, and the count.
 pub(crate) fn watched<T>(
     verb: impl Fn(&check::Progress) -> &'static str,
     work: impl FnOnce(&mut dyn FnMut(check::Progress)) -> T,
@@ -160,7 +160,7 @@ impl Drop for Progress {
     }
 }
 
-/// Prints what has become of paths: A added, D removed, M changed, R renamed.
+/// Prints the changes of paths: A added, D removed, M changed, R renamed.
 pub(crate) fn changes(told: &Value, as_json: bool) -> Result<()> {
     if as_json {
         return json(told);
@@ -182,12 +182,12 @@ pub(crate) fn changes(told: &Value, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// A text on one line, whatever names hold.
+/// A text on one line, with control characters escaped.
 pub(crate) fn printable(text: &Value) -> String {
     on_one_line(text.as_str().unwrap_or_default())
 }
 
-/// Like [`place`], on one line, whatever names hold.
+/// Like [`place`], on one line, with control characters escaped.
 pub(crate) fn printable_path(told: &Value) -> Vec<u8> {
     place(told).utf8_chunks().fold(Vec::new(), |mut line, chunk| {
         line.extend_from_slice(on_one_line(chunk.valid()).as_bytes());

@@ -1,4 +1,4 @@
-//! Cloning by paths: finds out what they stand for and asks the daemon of the mount.
+//! Clones by paths: finds the file and the directory that the paths mean, and asks the daemon of the mount.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -15,29 +15,29 @@ use crate::mount_table::find_mount;
 use crate::requests::ask_target;
 use crate::target::{Target, not_on_mount, open_on_mount};
 
-/// Where a path lies: the directory with its name, and the name; none for the root of a mount.
-struct Place {
+/// A path on a mount: the directory that has its name, and the name; the root of a mount has none.
+struct PathOnMount {
     dir: PathBuf,
-    /// Its inode number on the mount.
+    /// The directory's inode number on the mount.
     ino: u64,
     name: Option<Vec<u8>>,
     mount: MountPoint,
 }
 
-impl Place {
-    fn new(dir: PathBuf, name: Option<Vec<u8>>) -> Result<Place> {
+impl PathOnMount {
+    fn new(dir: PathBuf, name: Option<Vec<u8>>) -> Result<PathOnMount> {
         let (opened, mount) = open_on_mount(&dir, OFlags::NOFOLLOW)?;
         let stat = rustix::fs::fstat(&opened);
         let ino = stat.map_err(|error| Error::io("find", &dir, &error.into()))?.st_ino;
-        Ok(Place { dir, ino, name, mount })
+        Ok(PathOnMount { dir, ino, name, mount })
     }
 }
 
-/// Makes `to`, which must not exist, a copy of the file or directory `from` at once, however large that is. Both lie on
-/// mounts of one store, `from` perhaps in a snapshot of it.
+/// Clones the file or directory `from` to `to`, which must not exist, in a time that does not depend on its size. Both lie on mounts of
+/// one store; `from` may lie in a snapshot.
 pub fn clone(from: &Path, to: &Path) -> Result<()> {
     let original = original(from)?;
-    let target = place(to)?;
+    let target = located(to)?;
     let name = target.name.clone().ok_or_else(|| exists(to))?;
     if to.symlink_metadata().is_ok() {
         return Err(exists(to));
@@ -68,8 +68,8 @@ pub fn clone(from: &Path, to: &Path) -> Result<()> {
     ask_target(&Target::on(to, &target.mount)?, ViewRequest::Clone(request)).map(drop)
 }
 
-/// What is to be cloned, which the caller must be able to read.
-fn original(path: &Path) -> Result<Place> {
+/// The original at `path`. Fails if the caller may not read it.
+fn original(path: &Path) -> Result<PathOnMount> {
     let failed = |error: std::io::Error| Error::io("clone", path, &error);
     let facts = path.symlink_metadata().map_err(failed)?;
     let wanted = match facts.file_type() {
@@ -80,27 +80,27 @@ fn original(path: &Path) -> Result<Place> {
     if wanted != Access::EXISTS {
         rustix::fs::access(path, wanted).map_err(|error| failed(error.into()))?;
     }
-    let place = place(path)?;
-    if place.name.is_some() && open_on_mount(path, OFlags::NOFOLLOW)?.1.id != place.mount.id {
+    let located = located(path)?;
+    if located.name.is_some() && open_on_mount(path, OFlags::NOFOLLOW)?.1.id != located.mount.id {
         return Err(not_on_mount(path));
     }
-    Ok(place)
+    Ok(located)
 }
 
-fn place(path: &Path) -> Result<Place> {
+fn located(path: &Path) -> Result<PathOnMount> {
     let failed = |error: std::io::Error| Error::io("find", path, &error);
     if let Ok(whole) = path.canonicalize()
         && find_mount(&whole)?.is_some_and(|mount| mount.dir == whole)
     {
-        return Place::new(whole, None);
+        return PathOnMount::new(whole, None);
     }
     let Some(name) = path.file_name() else {
         let whole = path.canonicalize().map_err(failed)?;
-        return place(&whole);
+        return located(&whole);
     };
     let above = path.parent().filter(|above| *above != Path::new(""));
     let dir = above.unwrap_or(Path::new(".")).canonicalize().map_err(failed)?;
-    Place::new(dir, Some(name.as_bytes().to_vec()))
+    PathOnMount::new(dir, Some(name.as_bytes().to_vec()))
 }
 
 fn exists(path: &Path) -> Error {

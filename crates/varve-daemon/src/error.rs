@@ -1,4 +1,4 @@
-//! What went wrong with a mount, in words for people.
+//! Failures of mounts as errors for people.
 
 use std::fs::File;
 use std::io;
@@ -6,17 +6,17 @@ use std::io;
 use varve::Error;
 use varve_fuse::{MountError, NoUring, SessionError, UnmountError};
 
-/// By which every mount is served.
+/// The device by which every mount is served.
 const FUSE_DEVICE: &str = "/dev/fuse";
 
-/// Why a store is not mounted.
+/// The error for a failed mount.
 pub(crate) fn not_mounted(error: MountError) -> Error {
     let text = error.to_string();
     match error {
         MountError::BadDirectory { .. } => Error::split_hint(&text)
-            .or_hint("give a directory that is there, or make it with `mkdir`"),
+            .or_hint("name a directory that exists, or create it with `mkdir`"),
         MountError::Remount { .. } => {
-            Error::split_hint(&text).or_hint("changing a mount takes root")
+            Error::split_hint(&text).or_hint("run it as root: only root may change a mount")
         }
         MountError::Refused { .. } => {
             let device = File::options().read(true).write(true).open(FUSE_DEVICE);
@@ -33,7 +33,7 @@ pub(crate) fn not_mounted(error: MountError) -> Error {
     }
 }
 
-/// Why a mount is not taken away.
+/// The error for a failed unmount.
 pub fn not_unmounted(error: UnmountError) -> Error {
     let text = error.to_string();
     match error {
@@ -51,7 +51,7 @@ pub fn not_unmounted(error: UnmountError) -> Error {
     }
 }
 
-/// Why a mount is not served any more.
+/// The error for a session that failed.
 pub(crate) fn not_served(error: &SessionError) -> Error {
     let hint = match error {
         SessionError::NoUring { source: NoUring::NotOffered, .. } => {

@@ -1,6 +1,7 @@
-//! Which process has a store open, as the mount table knows it too.
+//! The process that has a store open, as its lock and the mount table show it.
 //!
-//! A daemon whose mount is gone closes its store and is waited for; one that serves a mount is to be asked, or unmounted.
+//! A daemon that serves a mount answers requests; a command that needs the store for itself must wait until it is unmounted. A daemon
+//! whose mount is gone closes the store, and commands wait for that.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -21,42 +22,42 @@ use crate::socket;
 /// How long a daemon whose mount is gone may take to close its store.
 const CLOSING_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long it may go on to listen to clients before it counts as one that serves still: programs may have files open on a mount
-/// that was taken away under them.
+/// How long such a daemon may go on to listen before it counts as serving: programs may have files open on a mount that was detached
+/// under them.
 const LISTENING_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The superblock of the store in `dir`.
+/// The superblock of the store in `dir`. The error for a directory on a mount names the store.
 pub fn superblock(dir: &Path) -> Result<Superblock> {
     Superblock::read(&*OsEnv::new(), dir).map_err(unopened)
 }
 
-/// Fails unless `dir` is a store that no process has open. A daemon that closes it is waited for.
+/// Fails unless `dir` is a store that no process has open. Waits for a daemon that closes it.
 pub fn require_offline(dir: &Path) -> Result<()> {
     Superblock::read_or_copy(&*OsEnv::new(), dir).map_err(unopened)?;
     require_free(dir)
 }
 
-/// Why the superblock of a store cannot be read. What is no store may be a directory on a mount of one.
+/// The error for a superblock that cannot be read. A directory that is no store may lie on the mount of one.
 fn unopened(error: StoreError) -> Error {
     let StoreError::NotAStore { path } = &error else { return error.into() };
     let Ok(Some(mount)) = find_mount(path) else { return error.into() };
     let (store, _) = store_and_view(&mount.source);
     let (path, store) = (path.display(), store.display());
-    Error::failed(format!("{path} is no store, it is on a mount of {store}"))
-        .hint("unmount it, and name the store")
+    Error::failed(format!("{path} is no store: it lies on a mount of {store}"))
+        .hint("unmount it, and name the store itself")
 }
 
-/// An error if a process has the store in `dir` open. One that was just killed releases it in a moment, and one whose mount was
-/// taken away when all is written: umount(8) does not wait for that.
+/// Fails if a process has the store in `dir` open. Waits for a process that was just killed, and for a daemon that writes back after
+/// umount(8), which does not wait for it.
 pub fn require_free(dir: &Path) -> Result<()> {
     wait(dir, |_| false)?.map_or(Ok(()), |in_use| Err(in_use.refusal(dir)))
 }
 
-/// Whether a daemon serves the store in `dir`, and so is to be asked; if not, the store can be opened. Between the two, while a
-/// daemon whose mount is gone closes the store, it waits as [`require_free`] does.
+/// Whether a daemon serves the store in `dir` and answers requests. If not, the store can be opened. Waits like [`require_free`] for a
+/// daemon that closes the store.
 pub(crate) fn is_served(dir: &Path) -> Result<bool> {
     let serves = |in_use: &InUse| match in_use {
-        // Programs have files open on a mount that was taken away under them.
+        // Programs have files open on a mount that was detached under them.
         InUse { closes: true, waited, .. } => {
             *waited >= LISTENING_WAIT_MAX && socket::is_in(dir, socket::CONTROL)
         }
@@ -75,7 +76,7 @@ pub(crate) fn seen_mount(holder: &Holder, store: &Path) -> io::Result<Option<Mou
     Ok(mount_among(holder, &mounts, store).cloned())
 }
 
-/// How one gets to a mount that only the process `pid` sees, and unmounts it.
+/// The commands that enter and unmount a mount that only the process `pid` sees.
 pub fn words_of_private(pid: u32) -> String {
     format!("`nsenter --preserve-credentials -U -m -t {pid}` enters, `kill {pid}` unmounts")
 }
@@ -86,11 +87,11 @@ struct InUse {
     holder: Holder,
     /// Its mount is gone.
     closes: bool,
-    /// How long it was waited for.
+    /// How long this process has waited for it.
     waited: Duration,
 }
 
-/// Waits until no process has the store in `dir` open, for a limited time; not for one that `accepts` lets be.
+/// Waits for a limited time until no process has the store in `dir` open. Returns at once for a holder that `accepts` agrees to.
 fn wait(dir: &Path, accepts: impl Fn(&InUse) -> bool) -> Result<Option<InUse>> {
     let mut last = None;
     let left = wait_until_free(dir, |holder, waited| {
@@ -104,22 +105,22 @@ fn wait(dir: &Path, accepts: impl Fn(&InUse) -> bool) -> Result<Option<InUse>> {
     Ok(left.and(last))
 }
 
-/// Whether `holder` has served a mount of `store` that is gone, so that it closes the store. A mount that only the holder and its
-/// children see is there.
+/// Whether the mount of `store` by `holder` is gone, so that it closes the store. A mount that only the holder and its children see
+/// is not gone.
 fn is_closing(holder: &Holder, store: &Path) -> bool {
     if holder.mount_point.is_none() || store.canonicalize().is_err() {
         return false;
     }
     let mounts = match holder.pid.map(varve_fuse::find_mounts_of) {
         Some(Ok(mounts)) => Ok(mounts),
-        // It is another user's, or has just ended.
+        // The process belongs to another user, or has just ended.
         _ => varve_fuse::find_mounts(),
     };
     mounts.is_ok_and(|mounts| mount_among(holder, &mounts, store).is_none())
 }
 
-/// The mount of `store` by `holder`, of `mounts`: the directory may have been renamed meanwhile, or the store be told by another
-/// path; or another store be mounted there by now.
+/// The mount of `store` by `holder` among `mounts`. The directory may have been renamed meanwhile, the store may have another path, and
+/// another store may be mounted there by now.
 fn mount_among<'a>(
     holder: &Holder,
     mounts: &'a [MountPoint],
@@ -134,14 +135,14 @@ fn mount_among<'a>(
     mounts.iter().filter(|mount| is_its(mount) != (false, false)).max_by_key(is_its)
 }
 
-/// Whether two paths lead to two directories; what is not to be seen may be the other.
+/// Whether two paths certainly lead to two directories.
 fn are_two(one: &Path, other: &Path) -> bool {
     let id = |path| std::fs::metadata(path).ok().map(|stat| (stat.dev(), stat.ino()));
     id(one).zip(id(other)).is_some_and(|(one, other)| one != other)
 }
 
 impl InUse {
-    /// What is told to who cannot use the store in `dir` for that.
+    /// The error for a command that needs the store in `dir` for itself.
     fn refusal(&self, dir: &Path) -> Error {
         let text = format!("{} is in use by {}", dir.display(), self.holder.describe());
         let error = Error::failed(text);
@@ -153,7 +154,7 @@ impl InUse {
             Some(mount_point) => {
                 error.hint(match (self.holder.pid, seen_mount(&self.holder, dir)) {
                     (Some(pid), Ok(None)) => {
-                        format!("only process {pid} sees that mount: {}", words_of_private(pid))
+                        format!("only process {pid} sees the mount: {}", words_of_private(pid))
                     }
                     (_, seen) => {
                         let seen = seen.ok().flatten().map(|mount| mount.dir);

@@ -1,7 +1,7 @@
-//! Where messages go: the terminal of a mount in the foreground, the file `varve.log` of a store mounted in
+//! The process's log: messages go to the terminal of a mount in the foreground, or to the file `varve.log` of a store that is mounted in
 //! the background.
 //!
-//! The file is bounded: beyond [`LOG_BYTES_MAX`] it becomes `varve.log.old`, replacing the one before.
+//! The file is bounded: once it is larger than [`LOG_BYTES_MAX`] it becomes `varve.log.old` and replaces the one before.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,7 +18,7 @@ use varve_types::Timestamp;
 /// Name of the log within a store.
 pub const LOG_NAME: &str = "varve.log";
 
-/// Bytes at which a log file is set aside.
+/// The size in bytes at which a log file is renamed.
 const LOG_BYTES_MAX: u64 = 4 << 20;
 
 /// The one logger of the process.
@@ -78,7 +78,7 @@ impl Log for Logger {
 
 /// An open log file.
 struct LogFile {
-    /// The store, whatever its path leads to by now.
+    /// The directory of the store, also if its path has changed.
     env: Arc<OsEnv>,
     dir: PathBuf,
     file: File,
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
-    /// It was renamed by the path of the store, to which who owned a directory above could make another lead.
+    /// The log was renamed by the path of the store, which the owner of a directory above could make lead elsewhere.
     #[test]
     fn a_log_is_set_aside_where_it_is() {
         let dir = tempfile::tempdir().unwrap();

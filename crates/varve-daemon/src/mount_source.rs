@@ -8,17 +8,16 @@ use varve::store;
 use varve_fs::ViewName;
 use varve_fuse::{MountPoint, UnmountError, UnmountMode, find_mounts, unmount_that};
 
-/// What mount tables show as the source of a view's mount.
+/// The source of a view's mount in the mount table.
 pub(crate) fn source_of(main: &OsStr, name: &ViewName) -> OsString {
     [main, OsStr::new("#"), name.path().as_os_str()].into_iter().collect()
 }
 
-/// The store of a mount with this source, and the view of it: mounts of views name their store and their place
-/// ([`source_of`]).
+/// The store of a mount with this source, and the view of it, if it is the mount of one ([`source_of`]).
 pub(crate) fn store_and_view(source: &OsStr) -> (PathBuf, Option<ViewName>) {
     let bytes = source.as_bytes();
     let mut marks = bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'#');
-    // The name of a store may have the mark in it, and so may that of a snapshot.
+    // The names of stores and of snapshots may contain the mark.
     let found = marks.find_map(|(mark, _)| {
         let view = ViewName::at(Path::new(OsStr::from_bytes(&bytes[mark + 1..])))?;
         Some((PathBuf::from(OsStr::from_bytes(&bytes[..mark])), Some(view)))
@@ -26,7 +25,7 @@ pub(crate) fn store_and_view(source: &OsStr) -> (PathBuf, Option<ViewName>) {
     found.filter(|_| !store::is_store(Path::new(source))).unwrap_or_else(|| (source.into(), None))
 }
 
-/// The views whose mounts are among `mounts`, of the store that is mounted as `main`.
+/// The views that are mounted within `main`, with their mounts among `mounts`.
 pub(crate) fn views_of<'a>(
     main: &'a MountPoint,
     mounts: &'a [MountPoint],
@@ -37,7 +36,7 @@ pub(crate) fn views_of<'a>(
     })
 }
 
-/// Unmounts the views of the mount on `dir`.
+/// Unmounts all views within the mount on `dir`.
 pub(crate) fn unmount_below(dir: &Path, mode: UnmountMode) -> Result<(), UnmountError> {
     let views = dir.join(".varve");
     let mounts = find_mounts().unwrap_or_default();

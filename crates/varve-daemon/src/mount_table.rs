@@ -1,5 +1,7 @@
-//! On which mount a path lies. The kernel tells of what is opened: names alone would take for a part of a mount what is mounted within
-//! it or over it, whose inode numbers mean nothing there.
+//! The mount that a path lies on.
+//!
+//! The kernel tells the mount of an opened file. A name alone would count as part of a mount what is mounted within or over it, where
+//! inode numbers mean something else.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,7 +16,7 @@ pub(crate) fn find_mount(path: &Path) -> Result<Option<MountPoint>> {
     mount_of_path(path, open(path, OFlags::empty()))
 }
 
-/// The same, of the mounts that are there by now: nothing is asked of who serves them, and may not answer.
+/// Like [`find_mount`], without a request to the daemon, which may not answer: mounts nothing that is not mounted yet.
 pub(crate) fn present_mount(path: &Path) -> Result<Option<MountPoint>> {
     mount_of_path(path, open_as_it_is(path, OFlags::empty()))
 }
@@ -26,20 +28,20 @@ fn mount_of_path(path: &Path, opened: std::io::Result<OwnedFd>) -> Result<Option
     }
 }
 
-/// Where all of the file system is mounted of which `mount` shows all or a part; not nowhere.
+/// The directories where the whole file system is mounted of which `mount` shows a part. Fails if there are none.
 pub(crate) fn whole_mounts(mount: &MountPoint) -> Result<Vec<PathBuf>> {
     let is_whole = |other: &MountPoint| other.is_whole && other.connection == mount.connection;
     let whole: Vec<PathBuf> =
         mounts()?.into_iter().filter(is_whole).map(|other| other.dir).collect();
     if whole.is_empty() {
         let dir = mount.dir.display();
-        return Err(Error::failed(format!("of the mount on {dir} only a part can be seen"))
-            .hint("do it where the whole of it is mounted"));
+        return Err(Error::failed(format!("only a part of the mount on {dir} is visible here"))
+            .hint("run the command where the whole mount is visible"));
     }
     Ok(whole)
 }
 
-/// That `path`, which is not on a Varve mount, is on what is mounted within one, if so.
+/// The error for a `path` on a file system that is mounted within a Varve mount; `None` for other paths.
 pub(crate) fn within_mount(path: &Path) -> Option<Error> {
     let mount = named_mount(path).ok().flatten()?;
     let text = "is not on a Varve mount, but on a file system mounted within one";
@@ -51,7 +53,7 @@ pub(crate) fn within_mount(path: &Path) -> Option<Error> {
 
 /// Opens `path` to be looked at.
 pub(crate) fn open(path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
-    // The mount of a view is made when somebody comes by.
+    // This lookup mounts a view that is not mounted yet.
     drop(std::fs::metadata(path.join(".")));
     open_as_it_is(path, flags)
 }
@@ -63,17 +65,17 @@ fn open_as_it_is(path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
 /// The Varve mount that `opened` is on, which was opened as `path`.
 pub(crate) fn mount_of_opened(path: &Path, opened: &OwnedFd) -> Result<Option<MountPoint>> {
     let id = mount_of(opened.as_fd()).map_err(|error| Error::io("find", path, &error))?;
-    // After it was opened, which may have mounted a view.
+    // The table is read after the path was opened, which may have mounted a view.
     Ok(mounts()?.into_iter().find(|mount| mount.id == id))
 }
 
-/// The one that `path` is on by its name: all there is to go by if its daemon has died, or there is nothing of that name.
+/// The mount that `path` is on by its name alone: for a dead daemon's mount, and for a path that does not exist.
 fn named_mount(path: &Path) -> Result<Option<MountPoint>> {
     let path = path
         .canonicalize()
         .or_else(|_| std::path::absolute(path))
         .map_err(|error| Error::io("find", path, &error))?;
-    // Of several on one directory the last one covers the others.
+    // Of several mounts on one directory the last covers the others.
     Ok(mounts()?
         .into_iter()
         .filter(|mount| path.starts_with(&mount.dir))

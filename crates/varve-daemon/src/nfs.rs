@@ -1,8 +1,8 @@
-//! A store over NFS version 3, without a mount on this machine.
+//! Serves a store over NFS version 3, without a mount on this machine.
 //!
-//! 1. Listen, and open the store, which nobody else may have open.
-//! 2. Serve the directories that are exported ([`varve_nfs`]) until SIGTERM, SIGINT or SIGHUP.
-//! 3. Answer what was asked for, and close the store.
+//! 1. Listen, and open the store, which no other process may have open.
+//! 2. Serve the exported directories ([`varve_nfs`]) until SIGTERM, SIGINT or SIGHUP.
+//! 3. Answer the calls that have come, and close the store.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub struct Ready {
     pub address: SocketAddr,
 }
 
-/// Reads lines of exports(5); those that are empty or begin with `#` count for nothing.
+/// Reads lines of exports(5). Empty lines, and lines that begin with `#`, are skipped.
 pub fn exports<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<Export>> {
     let lines = lines.into_iter().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -55,7 +55,7 @@ pub fn serve(
     holder::require_free(dir)?;
     let listener = TcpListener::bind(listen).map_err(|error| {
         Error::failed(format!("cannot listen on {listen}: {error}"))
-            .hint("choose another address with --listen; ports below 1024 are for root alone")
+            .hint("choose another address with --listen; only root may use ports below 1024")
     })?;
     let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
     let mut signals = Signals::new([SIGTERM, SIGINT].into_iter().chain(hang_up))
@@ -76,7 +76,7 @@ pub fn serve(
     };
     ready(&Ready { store: dir.to_path_buf(), address: server.address() });
     if let Some(signal) = signals.forever().next() {
-        log::info!("signal {signal}: answering what was asked for");
+        log::info!("signal {signal}: answering the calls that have come");
     }
     server.stop();
     file_system.close()

@@ -1,7 +1,7 @@
-//! Finishing a change of design at once: by the daemon if the store is mounted, else on the store itself.
+//! Writes all tables again by the store's design: the daemon does it if the store is mounted, else this process.
 //!
-//! The work is asked for step by step, so that the daemon has time for others and who loses patience may leave: what
-//! is done is done, and the next one goes on from there.
+//! The client asks for one step after the other. So the daemon can serve others in between, and an interrupted redesign continues where
+//! it stopped.
 
 use std::path::Path;
 
@@ -13,8 +13,7 @@ use crate::control::{Request, client};
 use crate::holder;
 use crate::target::Target;
 
-/// Makes all tables of the store at `path`, or the one mounted there, what its design says; calls `progress` after each
-/// step.
+/// Writes all tables of the store at `path`, or of the one that is mounted there, by its design. Calls `progress` after each step.
 pub fn redesign(path: &Path, progress: &mut dyn FnMut(&Redesign)) -> Result<Redesign> {
     let target = Target::at(path)?;
     if holder::is_served(&target.store)? {
@@ -39,7 +38,7 @@ fn all_steps(
     loop {
         let left = step().map_err(|error| {
             error.or_hint(
-                "what is done stays; free some room if it is full, and give the same command again",
+                "the finished part stays; make room if the storage is full, and run the same command again",
             )
         })?;
         progress(&left);

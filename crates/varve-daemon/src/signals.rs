@@ -1,4 +1,4 @@
-//! Signals for a program that runs on behalf of this one: they are passed on to it, and what becomes of it decides.
+//! Forwards signals to a program that this process runs. The end of the program decides the end of this process.
 
 use std::os::fd::OwnedFd;
 use std::process::{Command, ExitStatus};
@@ -12,8 +12,9 @@ use signal_hook::iterator::{Handle, Signals};
 use varve::{Error, Result};
 use varve_env::os::signals::is_ignored;
 
-/// Passes SIGTERM and SIGHUP on, until it is dropped. What whoever started this ignores (nohup) stays ignored, by the program too.
-pub(crate) struct Passing {
+/// Forwards SIGTERM and SIGHUP until it is dropped. A signal that this process was started to ignore (nohup) stays ignored, by the
+/// program too.
+pub(crate) struct SignalRelay {
     shared: Arc<Mutex<Shared>>,
     handle: Handle,
 }
@@ -32,28 +33,28 @@ impl Shared {
             && let Some(signal) = Signal::from_named_raw(signal)
             && let Err(error) = pidfd_send_signal(program, signal)
         {
-            log::debug!("{signal:?} was not passed on: {error}");
+            log::debug!("cannot forward {signal:?}: {error}");
         }
     }
 }
 
-impl Passing {
-    /// From now on.
-    pub(crate) fn begin() -> Result<Passing> {
+impl SignalRelay {
+    /// Forwards signals from now on.
+    pub(crate) fn start() -> Result<SignalRelay> {
         let failed = |error| Error::machine("handle signals", error);
         let heard = [SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
         let mut signals = Signals::new(heard.collect::<Vec<_>>()).map_err(failed)?;
         let (shared, handle) = (Arc::<Mutex<Shared>>::default(), signals.handle());
-        let passing = Arc::clone(&shared);
+        let forwarded = Arc::clone(&shared);
         let pass = move || {
             for signal in signals.forever() {
-                let mut shared = passing.lock();
+                let mut shared = forwarded.lock();
                 shared.came = Some(signal);
                 shared.pass_on();
             }
         };
         std::thread::Builder::new().name("varve-signals".to_owned()).spawn(pass).map_err(failed)?;
-        Ok(Passing { shared, handle })
+        Ok(SignalRelay { shared, handle })
     }
 
     /// The last signal that came.
@@ -61,7 +62,7 @@ impl Passing {
         self.shared.lock().came
     }
 
-    /// Runs `command` to its end. A signal that came before reaches it, too.
+    /// Runs `command` to its end. A signal that came before is forwarded to it, too.
     pub(crate) fn run(&self, command: &mut Command) -> Result<ExitStatus> {
         let failed = |error| Error::machine("start a process", error);
         let mut child = command.spawn().map_err(failed)?;
@@ -72,7 +73,7 @@ impl Passing {
                 shared.program = Some(program);
                 shared.pass_on();
             }
-            Err(error) => log::warn!("signals are not passed on to the program: {error}"),
+            Err(error) => log::warn!("signals are not forwarded to the program: {error}"),
         }
         let ended = child.wait();
         self.shared.lock().program = None;
@@ -80,7 +81,7 @@ impl Passing {
     }
 }
 
-impl Drop for Passing {
+impl Drop for SignalRelay {
     fn drop(&mut self) {
         self.handle.close();
     }

@@ -1,10 +1,10 @@
-//! A limited number of slots for those who are served at once.
+//! A limit on how many clients or requests are served at a time.
 
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-/// The slots of those who are served at once.
+/// A number of slots.
 #[derive(Clone)]
 pub(crate) struct Slots {
     free: Arc<Free>,
@@ -15,25 +15,25 @@ struct Free {
     one: Condvar,
 }
 
-/// One of them, free again when dropped.
+/// A slot that is taken. Dropping it frees the slot.
 pub(crate) struct Slot {
     free: Arc<Free>,
 }
 
 impl Slots {
-    /// `count` free ones.
+    /// `count` free slots.
     pub(crate) fn new(count: usize) -> Slots {
         Slots { free: Arc::new(Free { count: Mutex::new(count), one: Condvar::new() }) }
     }
 
-    /// Takes one; `None` if all are taken.
+    /// Takes a slot; `None` if all are taken.
     pub(crate) fn take(&self) -> Option<Slot> {
         let mut count = self.free.count.lock();
         *count = count.checked_sub(1)?;
         Some(Slot { free: Arc::clone(&self.free) })
     }
 
-    /// Waits for one and takes it.
+    /// Waits for a free slot and takes it.
     pub(crate) fn wait(&self) -> Slot {
         let mut count = self.free.count.lock();
         self.free.one.wait_while(&mut count, |count| *count == 0);

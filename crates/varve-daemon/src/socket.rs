@@ -1,4 +1,4 @@
-//! The sockets by which a daemon is asked, in the directory of its store.
+//! The sockets of a daemon, in the directory of its store.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,25 +16,25 @@ use varve_env::os::peer::peer_of;
 
 use varve::{Error, Result};
 
-/// The name of the socket on which a daemon is asked for something.
+/// The name of the control socket.
 pub(crate) const CONTROL: &str = "control";
 
-/// The name of the socket on which a daemon answers for dictionaries.
+/// The name of the socket for dictionaries.
 pub(crate) const DICTIONARIES: &str = "kv";
 
 /// Room for a path in a socket's address, with the zero byte at its end.
 const ADDRESS_BYTES_MAX: usize = 108;
 
-/// Clients that may wait until they are taken, if the machine lets so many.
+/// Clients that may wait until they are accepted, if the machine allows so many.
 const WAITING_MAX: i32 = 4096;
 
-/// The most bytes that are written at once: within one call the kernel waits anew, as long, for each piece of about as many.
+/// The most bytes of one write: within a call the kernel restarts its time limit for each piece of about this size.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// How long to wait before a client that could not be taken is tried again: there is no descriptor for it.
+/// How long to wait before the next attempt to accept a client, after there was no descriptor for it.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// The name of a socket in the directory of a store. Removed when dropped.
+/// The name of a socket in the directory of a store. Dropping it removes the name.
 pub(crate) struct SocketName {
     dir: OwnedFd,
     name: &'static str,
@@ -42,19 +42,19 @@ pub(crate) struct SocketName {
 
 impl Drop for SocketName {
     fn drop(&mut self) {
-        // It may be gone with its store.
+        // The store may be gone, with the name.
         let _ = rustix::fs::unlinkat(&self.dir, self.name, AtFlags::empty());
     }
 }
 
-/// Listens on `name` in `dir`, the directory of a store that is locked by this process: what another left there is stale. Only
-/// the owner of the store gets through.
+/// Listens on `name` in `dir`, the directory of a store that this process has locked: a socket that is there is stale. Only the owner
+/// of the store can connect.
 pub(crate) fn listen(dir: OwnedFd, name: &'static str) -> io::Result<(UnixListener, SocketName)> {
     let _ = rustix::fs::unlinkat(&dir, name, AtFlags::empty());
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-    // The name gets the mode of the socket (net/unix/af_unix.c, unix_bind_bsd). To change that of the name would change what
-    // a link leads to, should somebody who may write to the store have put one there.
+    // The name gets the mode of the socket (net/unix/af_unix.c, unix_bind_bsd). Changing the mode by the name would change the target of
+    // a link that another user put there.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(address_in(&dir, name))?)?;
     let name = SocketName { dir, name };
@@ -62,7 +62,7 @@ pub(crate) fn listen(dir: OwnedFd, name: &'static str) -> io::Result<(UnixListen
     Ok((socket.into(), name))
 }
 
-/// Why no daemon of `store` is reached: who may not ask it is told so, and of any other failure what `otherwise` says.
+/// The error for a failed connection to the daemon of `store`: missing permission if that is the cause, else `otherwise`.
 pub(crate) fn unreached(
     store: &Path,
     error: io::Error,
@@ -71,11 +71,11 @@ pub(crate) fn unreached(
     if error.kind() != io::ErrorKind::PermissionDenied {
         return otherwise(error);
     }
-    Error::failed(format!("the daemon of {} is not for you to ask: {error}", store.display()))
-        .hint("only root and the user who mounted may")
+    Error::failed(format!("this user may not ask the daemon of {}: {error}", store.display()))
+        .hint("only root and the user who mounted the store may: ask as one of them")
 }
 
-/// Has `take` take one client after the other, for ever.
+/// Accepts clients for ever, and passes each to `take`.
 pub(crate) fn take_clients(listener: &UnixListener, mut take: impl FnMut(UnixStream)) {
     let mut waits = false;
     loop {
@@ -86,7 +86,7 @@ pub(crate) fn take_clients(listener: &UnixListener, mut take: impl FnMut(UnixStr
             }
             Err(error) => {
                 if !waits {
-                    log::warn!("clients have to wait: {error}");
+                    log::warn!("clients have to wait, as no connection can be accepted: {error}");
                 }
                 waits = true;
                 thread::sleep(AGAIN_AFTER);
@@ -95,19 +95,19 @@ pub(crate) fn take_clients(listener: &UnixListener, mut take: impl FnMut(UnixStr
     }
 }
 
-/// A client who has until a moment to say something, or to hear it, however little of it at a time.
+/// A connection with one deadline for all that is read or written, in pieces of any size.
 pub(crate) struct InTime<'a> {
     client: &'a UnixStream,
     end: Instant,
 }
 
 impl InTime<'_> {
-    /// For `patience` from now on.
+    /// The deadline is `patience` from now.
     pub(crate) fn new(client: &UnixStream, patience: Duration) -> InTime<'_> {
         InTime { client, end: Instant::now() + patience }
     }
 
-    /// What is left of it; `TimedOut` if nothing is.
+    /// The time that is left; `TimedOut` if none is.
     fn left(&self) -> io::Result<Duration> {
         let left = self.end.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
@@ -132,8 +132,8 @@ impl Write for InTime<'_> {
     }
 }
 
-/// Whether a daemon that has the store `store` open listens on `name`: none does before it releases the store. REQUIRES: some process
-/// has it open.
+/// Whether a daemon listens on `name` in the store `store`. REQUIRES: a process has the store open; a daemon stops listening before it
+/// releases the store.
 pub(crate) fn is_in(store: &Path, name: &str) -> bool {
     std::fs::symlink_metadata(store.join(name)).is_ok()
 }
@@ -144,8 +144,8 @@ pub(crate) fn connect(store: &Path, name: &str) -> io::Result<UnixStream> {
     UnixStream::connect(address)
 }
 
-/// Fails unless who listens is root, this process's own user or `user`, who mounted `store`: whoever may write to the directory of the
-/// store can put a socket of his own in the place of the daemon's.
+/// Fails unless the listening process belongs to root, to this process's user or to `user`, who mounted `store`. A user who may write to
+/// the directory of the store can replace the daemon's socket.
 pub(crate) fn check_listener(daemon: &UnixStream, store: &Path, user: Uid) -> Result<()> {
     let peer = peer_of(daemon).map_err(|error| Error::machine("learn who listens", error))?;
     if peer.uid.is_root() || [user, rustix::process::geteuid()].contains(&peer.uid) {
@@ -154,10 +154,10 @@ pub(crate) fn check_listener(daemon: &UnixStream, store: &Path, user: Uid) -> Re
     let (store, uid) = (store.display(), peer.uid.as_raw());
     let process = peer.pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
     Err(Error::failed(format!(
-        "{process} of user {uid} listens in {store}, which is not who mounted it"
+        "{process} of user {uid} listens in {store}, but another user mounted the store"
     ))
     .hint(format!(
-        "`ls -ld {store}` shows who may write there: see that it is nobody else, and mount again"
+        "`ls -ld {store}` shows who may write there: let nobody else do so, and mount again"
     )))
 }
 

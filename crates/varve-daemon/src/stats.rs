@@ -1,7 +1,7 @@
-//! What a mount does: the requests that its daemon serves, and what the engine does below them.
+//! What a mount does: the requests that its daemon serves, and what the engine does for them.
 //!
-//! The daemon counts from the moment it serves ([`take`]); what happened between two moments is the difference ([`Stats::since`]). Of
-//! each kind of request some are timed (`varve_fuse`, `meters.rs`), in buckets from which quantiles are read.
+//! The daemon counts from its start ([`take`]); the difference of two counts is what happened between them ([`Stats::since`]). It times a
+//! sample of each kind of request (`varve_fuse`, `meters.rs`), in buckets from which quantiles are read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,48 +14,48 @@ use crate::mount_table::find_mount;
 use crate::status::{ask, ask_daemon};
 use crate::target::not_on_mount;
 
-/// The attribute of a mount's root that tells of the requests.
+/// The attribute of a mount's root that holds the counts of requests.
 const REQUESTS_XATTR: &str = "user.varve.requests";
 
-/// What a mount did in some time.
+/// What a mount did in a period.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stats {
-    /// How long that was.
+    /// The length of the period, in seconds.
     pub seconds: f64,
-    /// The requests that came, by their kind.
+    /// The requests, by kind.
     pub operations: BTreeMap<String, Requests>,
-    /// What the engine counted, by its names.
+    /// The engine's counters, by name.
     pub engine: BTreeMap<String, u64>,
-    /// Sizes of the engine at the end of it, in bytes.
+    /// The engine's sizes at the end of the period, in bytes.
     pub engine_bytes: BTreeMap<String, u64>,
 }
 
 /// Requests of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
-    /// All that came.
+    /// All requests.
     pub count: u64,
-    /// Of them, those that ended with an error, such as a name that is there already.
+    /// The requests that ended with an error, such as a name that exists already.
     pub failed: u64,
-    /// Of them, those that were timed.
+    /// The requests that were timed.
     pub timed: u64,
     /// The sum of their times in nanoseconds.
     pub nanos: u64,
-    /// How many took less than so many nanoseconds, and not less than the one before.
+    /// Each bucket's end in nanoseconds, and how many requests took less than it, but not less than the end before.
     pub buckets: Vec<(u64, u64)>,
 }
 
-/// As the daemon tells of requests.
+/// The value of the attribute [`REQUESTS_XATTR`].
 #[derive(Deserialize)]
-struct Told {
+struct RequestReport {
     seconds: f64,
     operations: BTreeMap<String, Requests>,
 }
 
-/// What the mount at `path` or above it did since its daemon serves it.
+/// What the mount at `path` or above it did since its daemon began.
 pub fn take(path: &Path) -> Result<Stats> {
     let mount = find_mount(path)?.ok_or_else(|| not_on_mount(path))?;
-    let told: Told = serde_json::from_value(ask(&mount.dir, REQUESTS_XATTR)?)
+    let told: RequestReport = serde_json::from_value(ask(&mount.dir, REQUESTS_XATTR)?)
         .map_err(|error| Error::not_understood("what the daemon says of requests", error))?;
     let daemon = ask_daemon(&mount.dir)?;
     let numbers = |of: &Value, are_wanted: fn(&str) -> bool| {
@@ -72,7 +72,7 @@ pub fn take(path: &Path) -> Result<Stats> {
 }
 
 impl Stats {
-    /// What happened since `before`, which was taken of the same mount; all, if another daemon has taken over meanwhile.
+    /// What the mount did since `before`; all counts, if another daemon has taken over meanwhile. REQUIRES: `before` is of the same mount.
     pub fn since(&self, before: &Stats) -> Stats {
         let fell = |(name, then): (&String, &Requests)| {
             self.operations.get(name).is_none_or(|now| now.count < then.count)
@@ -95,7 +95,7 @@ impl Stats {
         }
     }
 
-    /// As Prometheus reads it (its text format, version 0.0.4). Times are those of the requests that were timed.
+    /// The text format of Prometheus, version 0.0.4. Its histograms contain the timed requests.
     pub fn to_prometheus(&self) -> String {
         let mut text = Exposition::default();
         text.family("varve_requests_total", "counter", "Requests of the kernel.");
@@ -179,8 +179,8 @@ impl Requests {
         (self.timed > 0).then(|| self.nanos as f64 / self.timed as f64 / 1e3)
     }
 
-    /// In how many microseconds at most the share `quantile` of them was answered, to a bucket, which is up to a half wider than where
-    /// it begins; `None` if none was timed.
+    /// The time in microseconds within which the share `quantile` of the timed requests was answered, rounded up to the end of a bucket,
+    /// which is at most 1.5 times its beginning; `None` if none was timed.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! What a store or a mount says of itself.
+//! The status of a store and of its mount.
 
 use std::path::{Path, PathBuf};
 
@@ -15,12 +15,12 @@ use varve_types::limits::XATTR_VALUE_BYTES_MAX;
 use crate::holder::{self, seen_mount};
 use crate::mount_source::store_and_view;
 use crate::mount_table::find_mount;
-use crate::target::{Meant, meant};
+use crate::target::{PathMeaning, meaning_of};
 
 /// The extended attribute of a mount's root that gives the daemon's own status.
 const STATUS_XATTR: &str = "user.varve.status";
 
-/// Beside it, what the daemon and the kernel have agreed on.
+/// The extended attribute of a mount's root that gives the settings on which daemon and kernel agreed.
 const SESSION_XATTR: &str = "user.varve.session";
 
 /// The status of a store.
@@ -29,23 +29,23 @@ pub struct Status {
     /// The store.
     #[serde(with = "varve_engine::paths")]
     pub store: PathBuf,
-    /// What was fixed when it was formatted; shown without its secret.
+    /// The superblock; serialized without its secret.
     #[serde(serialize_with = "without_secret")]
     pub superblock: Superblock,
-    /// Who has it open.
+    /// The process that has the store open.
     pub holder: Option<Holder>,
-    /// Where it is mounted, as far as this process can see.
+    /// Where the store is mounted, if this process sees that.
     #[serde(with = "varve_engine::paths")]
     pub mount_point: Option<PathBuf>,
     /// Whether that mount is read-only.
     pub read_only: Option<bool>,
     /// Bytes that the engine's files take.
     pub engine_bytes: u64,
-    /// What its daemon and the kernel have agreed on: how requests travel.
+    /// The settings on which daemon and kernel agreed, such as the transport.
     pub session: Option<Value>,
-    /// What the daemon says: counters, sizes, cache hits.
+    /// The daemon's own status: counters, sizes, cache hits.
     pub daemon: Option<Value>,
-    /// Why it says nothing, although there is a mount.
+    /// Why the daemon gives no status, although the store is mounted.
     pub daemon_error: Option<String>,
 }
 
@@ -58,9 +58,9 @@ fn without_secret<S: serde::Serializer>(
 
 /// The status of a store, or of the store that is mounted at `path` or above it.
 pub fn status(path: &Path) -> Result<Status> {
-    match meant(path)? {
-        Meant::Store => of_store(path, None),
-        Meant::Mount(mount) => match store_and_view(&mount.source) {
+    match meaning_of(path)? {
+        PathMeaning::Store => of_store(path, None),
+        PathMeaning::Mount(mount) => match store_and_view(&mount.source) {
             (store, None) => of_store(&store, Some(&mount)),
             (store, Some(_)) => of_store(&store, None),
         },
@@ -77,7 +77,7 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
     };
     let answer = found.as_ref().map(|mount| ask_daemon(&mount.dir));
     let session = found.as_ref().and_then(|mount| ask_session(&mount.dir).ok());
-    // Who asks about a mount wants its daemon's answer; a store can be told about without.
+    // The status of a mount needs its daemon's answer; that of a store does not.
     let (daemon, daemon_error) = match answer {
         Some(Ok(answer)) => (Some(answer), None),
         Some(Err(error)) if mount.is_some() => return Err(error),
@@ -105,12 +105,12 @@ fn its_mount(holder: &Holder, store: &Path) -> Result<Option<MountPoint>> {
     Ok(find_mount(&seen.dir)?.filter(|found| found.id == seen.id))
 }
 
-/// The daemon's own words, over the mount it serves.
+/// The daemon's own status, read over its mount.
 pub fn ask_daemon(mount_point: &Path) -> Result<Value> {
     ask(mount_point, STATUS_XATTR)
 }
 
-/// What the daemon and the kernel have agreed on, over the mount.
+/// The settings on which daemon and kernel agreed, read over the mount.
 pub(crate) fn ask_session(mount_point: &Path) -> Result<Value> {
     ask(mount_point, SESSION_XATTR)
 }
@@ -123,20 +123,20 @@ pub(crate) fn ask(mount_point: &Path, attribute: &str) -> Result<Value> {
         .map_err(|error| Error::not_understood("the daemon's status", error))
 }
 
-/// Why the daemon of the mount on `dir` does not say what it is asked.
+/// The error for a daemon of the mount on `dir` that gives no answer.
 fn no_answer(dir: &Path, error: Errno) -> Error {
     let dir = dir.display();
     match error {
-        Errno::TOOBIG | Errno::RANGE => {
-            Error::failed(format!("the mount on {dir} has more to tell than the kernel passes on"))
-                .hint(format!("`varve upgrade {dir}` if its daemon is of an earlier version"))
-        }
+        Errno::TOOBIG | Errno::RANGE => Error::failed(format!(
+            "the mount on {dir} has a longer answer than the kernel passes on"
+        ))
+        .hint(format!("`varve upgrade {dir}` if its daemon is of an earlier version")),
         error => Error::failed(format!("the mount on {dir} does not answer: {error}"))
             .hint(format!("if its daemon has died, `varve umount {dir}` and mount again")),
     }
 }
 
-/// Bytes allocated to the files below `dir`; what vanishes meanwhile is not counted.
+/// Bytes allocated to the files below `dir`. Files that vanish meanwhile do not count.
 pub fn bytes_below(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! The store that a path names: itself, or by a mount of it.
+//! The store that a path means: the store itself, or the one that is mounted there.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -19,31 +19,31 @@ use crate::mount_source::store_and_view;
 use crate::mount_table::{find_mount, mount_of_opened, open, within_mount};
 use crate::socket::{check_listener, unreached};
 
-/// A store of which something is asked.
+/// The store to which a request goes.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) store: PathBuf,
-    /// Who serves the mount by which it was named: nobody else is to answer.
+    /// The user that serves the mount by which the store was named: no other user's process may answer.
     served_by: Option<Uid>,
 }
 
 impl Target {
-    /// The one in the directory `store`, whoever has it open.
+    /// The store in the directory `store`, whichever process has it open.
     pub(crate) fn of_store(store: &Path) -> Target {
         Target { store: store.to_path_buf(), served_by: None }
     }
 
-    /// The one at `path`, or the one mounted there.
+    /// The store at `path`, or the one that is mounted there.
     pub(crate) fn at(path: &Path) -> Result<Target> {
-        match meant(path)? {
-            Meant::Store => Ok(Target::of_store(path)),
-            Meant::Mount(mount) => Target::on(path, &mount),
+        match meaning_of(path)? {
+            PathMeaning::Store => Ok(Target::of_store(path)),
+            PathMeaning::Mount(mount) => Target::on(path, &mount),
         }
     }
 
-    /// The one that is mounted as `mount`, on which `path` is.
+    /// The store that is mounted as `mount`, on which `path` lies.
     pub(crate) fn on(path: &Path, mount: &MountPoint) -> Result<Target> {
-        match place_on(mount)? {
+        match target_on(mount)? {
             (asked, None) => Ok(asked),
             (_, Some(_)) => {
                 let text = format!("{} lies in a snapshot or a transaction", path.display());
@@ -52,7 +52,7 @@ impl Target {
         }
     }
 
-    /// The daemon that was reached in the store, if it may answer; what else keeps it from that becomes an error by `otherwise`.
+    /// Checks that the process behind the connection may answer for the store. `otherwise` makes an error of a failed connection.
     pub(crate) fn answered_by(
         &self,
         reached: io::Result<UnixStream>,
@@ -66,49 +66,50 @@ impl Target {
     }
 }
 
-/// What a path stands for.
-pub(crate) enum Meant {
+/// What a path means.
+pub(crate) enum PathMeaning {
     Store,
     Mount(MountPoint),
 }
 
-/// Whether `path` means a store or a mount. Anybody who may write to a mount can have something there look like a store, so that where
-/// it is mounted means the mount, whatever is in it.
-pub(crate) fn meant(path: &Path) -> Result<Meant> {
+/// Whether `path` means a store or a mount. A user who may write to a mount can make something there look like a store, so the mount
+/// point always means the mount.
+pub(crate) fn meaning_of(path: &Path) -> Result<PathMeaning> {
     match (find_mount(path)?, store::is_store(path)) {
         (Some(mount), true) if path.canonicalize().ok().as_ref() != Some(&mount.dir) => {
             let (path, dir) = (path.display(), mount.dir.display());
-            let text = format!("{path} is a store, and on a mount of another");
+            let text = format!("{path} is a store, and lies on a mount of another store");
             Err(Error::failed(text).hint(format!(
-                "name {dir} if that mount is meant; mount the store, and name where, if it is that"
+                "name {dir} if you mean that mount; if you mean the store, mount it and name its mount point"
             )))
         }
-        (Some(mount), _) => Ok(Meant::Mount(mount)),
-        (None, true) => Ok(Meant::Store),
+        (Some(mount), _) => Ok(PathMeaning::Mount(mount)),
+        (None, true) => Ok(PathMeaning::Store),
         (None, false) => Err(unseen(path, neither_store_nor_mount(path))),
     }
 }
 
-/// The store at `path`, or the one mounted there, and the view of it whose mount that is.
-pub(crate) fn place_of(path: &Path) -> Result<(Target, Option<ViewName>)> {
-    match meant(path)? {
-        Meant::Store => Ok((Target::of_store(path), None)),
-        Meant::Mount(mount) => place_on(&mount),
+/// The store that `path` means, and the view in whose mount `path` lies.
+pub(crate) fn target_and_view(path: &Path) -> Result<(Target, Option<ViewName>)> {
+    match meaning_of(path)? {
+        PathMeaning::Store => Ok((Target::of_store(path), None)),
+        PathMeaning::Mount(mount) => target_on(&mount),
     }
 }
 
-fn place_on(mount: &MountPoint) -> Result<(Target, Option<ViewName>)> {
+fn target_on(mount: &MountPoint) -> Result<(Target, Option<ViewName>)> {
     match store_and_view(&mount.source) {
         (store, None) if !store::is_store(&store) => {
-            let text = format!("the store {} is not to be found", store.display());
-            let error = Error::failed(text).hint("was it moved while it is mounted?");
+            let text = format!("there is no store at {} any more", store.display());
+            let error = Error::failed(text)
+                .hint("move the store back to that path: it was moved while it is mounted");
             Err(unseen(&store, error))
         }
         (store, view) => Ok((Target { store, served_by: Some(Uid::from_raw(mount.user)) }, view)),
     }
 }
 
-/// That `path` is neither.
+/// The error for a `path` that is neither a store nor on a mount.
 fn neither_store_nor_mount(path: &Path) -> Error {
     within_mount(path).unwrap_or_else(|| {
         Error::failed(format!("{} is neither a store nor on a Varve mount", path.display()))
@@ -116,14 +117,14 @@ fn neither_store_nor_mount(path: &Path) -> Error {
     })
 }
 
-/// Opens `path`, which must be on a Varve mount, to be looked at.
+/// Opens `path` for examination. Fails if it is not on a Varve mount.
 pub(crate) fn open_on_mount(path: &Path, flags: OFlags) -> Result<(OwnedFd, MountPoint)> {
     let opened = open(path, flags).map_err(|error| Error::io("find", path, &error))?;
     let mount = mount_of_opened(path, &opened)?.ok_or_else(|| not_on_mount(path))?;
     Ok((opened, mount))
 }
 
-/// That `path`, which is not on a Varve mount, is on none.
+/// The error for a `path` that is not on a Varve mount.
 pub(crate) fn not_on_mount(path: &Path) -> Error {
     if store::is_store(path) {
         return is_store(path);
@@ -134,20 +135,20 @@ pub(crate) fn not_on_mount(path: &Path) -> Error {
     })
 }
 
-/// That a store was named, and where its files are.
+/// The error for a store in the place of a mount; the hint names where it is mounted.
 fn is_store(path: &Path) -> Error {
     let mounted = store::holder(path).ok().flatten();
     let mounted = mounted.and_then(|holder| seen_mount(&holder, path).ok().flatten());
     let path = path.display();
     Error::failed(format!("{path} is a store, and not on a Varve mount")).hint(match mounted {
         Some(MountPoint { dir, .. }) => {
-            format!("name {}, where it is mounted, or a directory below that", dir.display())
+            format!("name {}, where the store is mounted, or a directory below", dir.display())
         }
-        None => format!("`varve mount {path} DIR`, and name DIR"),
+        None => format!("mount it by `varve mount {path} DIR`, and name DIR"),
     })
 }
 
-/// Why there is no store to be seen at `path`: who may not look there is told so, else it is `otherwise`.
+/// The error for a `path` where no store is found: missing permission if that is the cause, else `otherwise`.
 fn unseen(path: &Path, otherwise: Error) -> Error {
     match OsEnv::new().stat(&path.join(SUPERBLOCK_NAME)) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {

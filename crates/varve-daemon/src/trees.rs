@@ -1,5 +1,4 @@
-//! What lies below the directories of a mount and the limits on it, as its daemon knows them: asked for, and set, by
-//! attributes of the directories.
+//! The usage of directory trees and the limits on them. Extended attributes of the directories hold both; the daemon answers them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,21 +15,21 @@ use crate::mount_table::find_mount;
 const USAGE: &str = "varve.usage";
 /// The attribute that holds the limits on trees.
 const LIMITS: &str = "varve.limits";
-/// What is done to a path whose usage or limits are to be told.
+/// The action in messages about usage and limits.
 const ASK: &str = "ask about";
 
-/// What lies below a directory, itself not counted; of anything else, itself.
+/// What lies below a directory, without the directory. For any other file, the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Sum of the sizes of regular files and symbolic links.
     pub bytes: u64,
-    /// Files, and everything else that is no directory; one with several names counts once.
+    /// Files of all types but directories; a file with several names counts once.
     pub files: u64,
     /// Directories.
     pub directories: u64,
 }
 
-/// A path and what lies below it.
+/// A path and its usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PathUsage {
     /// The path, as it was reached.
@@ -41,7 +40,7 @@ pub struct PathUsage {
     pub usage: Usage,
 }
 
-/// The limits on a directory tree, and how far they are used up.
+/// The limits on a directory tree, and its usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
     /// The directory.
@@ -56,7 +55,7 @@ pub struct Quota {
     pub usage: Usage,
 }
 
-/// Limits what may lie below the directory `path`, in place of what limits it had.
+/// Sets the limits on what may lie below the directory `path`; they replace its earlier limits.
 pub fn set_quota(path: &Path, bytes: Option<u64>, inodes: Option<u64>) -> Result<()> {
     let words = [("bytes", bytes), ("inodes", inodes)];
     let words = words.iter().filter_map(|(name, limit)| Some(format!("{name}={}", (*limit)?)));
@@ -65,13 +64,13 @@ pub fn set_quota(path: &Path, bytes: Option<u64>, inodes: Option<u64>) -> Result
         .map_err(|error| refused("set limits on", path, error))
 }
 
-/// Takes the limits off the directory `path`.
+/// Removes the limits of the directory `path`.
 pub fn clear_quota(path: &Path) -> Result<()> {
     rustix::fs::lremovexattr(path, LIMITS)
         .map_err(|error| refused("take the limits off", path, error))
 }
 
-/// The limits that hold for the directory `path`, and those below it.
+/// The limits that apply to the directory `path`, and the limits of directories below it.
 pub fn quotas(path: &Path) -> Result<Vec<Quota>> {
     let mut quotas: Vec<Quota> = match value(path, LIMITS) {
         Err(Errno::TOOBIG | Errno::RANGE) => quotas_in_parts(path)?,
@@ -86,7 +85,7 @@ pub fn quotas(path: &Path) -> Result<Vec<Quota>> {
     Ok(quotas)
 }
 
-/// Those of which there are more than an attribute can hold.
+/// Reads limits that do not fit into one attribute.
 fn quotas_in_parts(path: &Path) -> Result<Vec<Quota>> {
     let mut quotas = Vec::new();
     loop {
@@ -98,13 +97,13 @@ fn quotas_in_parts(path: &Path) -> Result<Vec<Quota>> {
     }
 }
 
-/// What lies below `path`, without a walk.
+/// The usage of `path`, without a walk.
 pub fn usage(path: &Path) -> Result<Usage> {
     ask(path, USAGE)
 }
 
-/// What lies below `path` and below each directory at most `depth` levels under it; what holds others comes after
-/// them. Takes as long as it takes to list the directories above that depth.
+/// The usage of `path` and of each directory at most `depth` levels below it; a directory comes after the ones that it contains. Takes
+/// as long as listing the directories above that depth.
 pub fn usage_by_directory(path: &Path, depth: u32) -> Result<Vec<PathUsage>> {
     let mut found = Vec::new();
     collect(path, depth, &mut found)?;
@@ -136,7 +135,7 @@ fn directories_in(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(dirs)
 }
 
-/// The attribute `name` of `path`, which a daemon answers in JSON.
+/// The attribute `name` of `path`, whose value is JSON.
 fn ask<T: DeserializeOwned>(path: &Path, name: &str) -> Result<T> {
     understand(path, value(path, name))
 }
@@ -155,7 +154,7 @@ fn understand<T: DeserializeOwned>(path: &Path, told: rustix::io::Result<Vec<u8>
     })
 }
 
-/// Why a daemon did not answer about `path`.
+/// The error for a daemon that gives no answer about `path`.
 fn refused(action: &str, path: &Path, error: Errno) -> Error {
     match error {
         Errno::OPNOTSUPP | Errno::NODATA | Errno::NOSYS => {
@@ -167,9 +166,9 @@ fn refused(action: &str, path: &Path, error: Errno) -> Error {
             )
         }
         Errno::PERM => Error::io(action, path, &error.into())
-            .hint("limits are set by the superuser and by the user who mounted"),
+            .hint("only root and the user who mounted may set limits"),
         Errno::NOTDIR => Error::io(action, path, &error.into())
-            .hint("limits are set on directories; they hold for all that lies below"),
+            .hint("limits apply to directories, and to all that lies below them: name a directory"),
         error => Error::io(action, path, &error.into()),
     }
 }

@@ -1,12 +1,10 @@
-//! Checking a whole store, from its bytes to its files.
+//! Checks a whole store, from its bytes to its files, and repairs it.
 //!
-//! 1. Hold the store's lock, so that nobody changes it meanwhile. If its superblock cannot be read, its copy is.
+//! 1. Refuse a store that another process has open. If its superblock cannot be read, read its copy.
 //! 2. The engine reads every table and compares it with its checksums and the manifest.
 //! 3. The file system reads every row and lists every large file.
 //!
-//! Damage is what a check is for: it is a problem in the report, not a failure of the check.
-//!
-//! [`repair`] does the same and mends what it finds.
+//! Damage is a problem in the report, not a failure of the check. [`repair`] takes the report, and repairs.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What went wrong, what to do next, and the exit status.
+//! Errors for people: the failure, the next step, and the exit status for scripts.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 use varve_engine::StoreError;
 use varve_vfs::FsError;
 
-/// The result of a call of the front end.
+/// The result of a call of the library.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Exit statuses of the program. 0 is success.
@@ -53,7 +53,7 @@ impl Error {
             .hint(next_step(error.kind(), path))
     }
 
-    /// Something that the machine does for a process, and now refuses.
+    /// A refusal of the operating system.
     pub fn machine(action: &str, error: impl fmt::Display) -> Error {
         Error::failed(format!("cannot {action}: {error}"))
             .hint("`ulimit -a` and `free` may show what this process or the machine is short of")
@@ -68,7 +68,7 @@ impl Error {
         }
     }
 
-    /// An answer of a daemon that makes no sense here.
+    /// An answer that this program does not understand.
     pub fn not_understood(what: &str, error: impl fmt::Display) -> Error {
         Error::failed(format!("{what} is not understood: {error}"))
             .hint("this program and the daemon of the mount should be of the same version")
@@ -81,7 +81,7 @@ impl Error {
         self
     }
 
-    /// Adds the next step if there is none.
+    /// Adds the next step if the error has none.
     #[must_use]
     pub fn or_hint(self, hint: &str) -> Error {
         if self.hint.is_some() { self } else { self.hint(hint) }
@@ -94,7 +94,7 @@ impl Error {
         self
     }
 
-    /// What happened.
+    /// The failure, without the next step.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -179,7 +179,7 @@ impl From<FsError> for Error {
                 Error::split_hint(&text)
             }
             FsError::ReadOnly => {
-                Error::failed(error.to_string()).hint("`mount -o remount,rw` lets it be changed")
+                Error::failed(error.to_string()).hint("`mount -o remount,rw` allows changes")
             }
             FsError::NotSupported(_) => Error::split_hint(&error.to_string()),
             other => Error::failed(other.to_string()),

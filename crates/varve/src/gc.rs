@@ -1,4 +1,4 @@
-//! Giving back room that nobody needs, in a store that is not mounted. A mounted one does it in the background.
+//! Gives back room that a store does not need, while it is not mounted. A mounted store does so in the background.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Sizes in bytes, as people write them.
 
 use crate::{Error, Result};
 

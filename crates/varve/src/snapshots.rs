@@ -12,13 +12,13 @@ use crate::store::FileSystem;
 use crate::{Error, Result};
 
 impl FileSystem {
-    /// Gives the present state a name, under which it stays until it is deleted. Costs the same however many files
-    /// there are.
+    /// Creates a snapshot: the present state stays readable under `name` until the snapshot is deleted. The cost does not depend on the
+    /// number of files.
     pub fn create_snapshot(&self, name: &str) -> Result<()> {
         create(&self.inner(), name).map(drop)
     }
 
-    /// The state with a name, to read.
+    /// The snapshot `name`, to read.
     pub fn snapshot(&self, name: &str) -> Result<Arc<dyn Vfs>> {
         let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
         let opened = self.inner().open_view(&view);
@@ -31,16 +31,16 @@ impl FileSystem {
         Ok(names.into_iter().map(|view| view.name).collect())
     }
 
-    /// Deletes a snapshot. What only it held is freed. REQUIRES: nobody uses what [`FileSystem::snapshot`] gave.
+    /// Deletes a snapshot and frees what only it held. REQUIRES: what [`FileSystem::snapshot`] returned is not in use.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         delete(&self.inner(), name)
     }
 }
 
-/// Gives the present state of `fs` a name.
+/// Creates a snapshot of `fs`.
 pub fn create(fs: &VarveFs, name: &str) -> Result<ViewName> {
     fs.create_snapshot(name).map_err(|error| match error {
-        FsError::Exists => Error::failed(format!("there is a snapshot `{name}` already"))
+        FsError::Exists => Error::failed(format!("a snapshot `{name}` exists already"))
             .hint("choose another name, or delete it with `varve snapshot delete`"),
         FsError::Invalid(rule) => Error::failed(format!("{name:?} cannot be a name")).hint(rule),
         other => Error::from(other),
@@ -48,7 +48,7 @@ pub fn create(fs: &VarveFs, name: &str) -> Result<ViewName> {
     Ok(ViewName { kind: ViewKind::Snapshot, name: name.to_owned() })
 }
 
-/// Deletes a snapshot of `fs`. REQUIRES: nobody uses it.
+/// Deletes a snapshot of `fs`. REQUIRES: it is not in use.
 pub fn delete(fs: &VarveFs, name: &str) -> Result<()> {
     fs.delete_snapshot(name).map_err(|error| not_found(name, error))
 }
@@ -57,7 +57,7 @@ pub fn delete(fs: &VarveFs, name: &str) -> Result<()> {
 pub fn not_found(name: &str, error: FsError) -> Error {
     match error {
         FsError::NotFound => Error::failed(format!("there is no snapshot `{name}`"))
-            .hint("`varve snapshot list` tells their names"),
+            .hint("`varve snapshot list` lists the snapshots"),
         other => Error::from(other),
     }
 }

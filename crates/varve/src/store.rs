@@ -1,4 +1,4 @@
-//! A store as a whole: format, open, who holds it.
+//! Formats and opens a store, and finds the process that has it open.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -18,11 +18,10 @@ use varve_vfs::Vfs;
 
 use crate::{Error, Result};
 
-/// How long to wait before a store that cannot be locked counts as locked: longer than [`holder`] of another process takes
-/// to see whether it is.
+/// How long a store must stay locked before it counts as locked: longer than another process's call of [`holder`] keeps it locked.
 pub const GLANCE: Duration = Duration::from_millis(50);
 
-/// How often to ask whether a store is free.
+/// How often to check whether a store is free.
 const RELEASE_POLL: Duration = Duration::from_millis(10);
 
 /// An open store.
@@ -31,12 +30,12 @@ pub struct FileSystem {
     fs: Arc<VarveFs>,
     env: Arc<OsEnv>,
     dir: PathBuf,
-    /// The file systems of transactions that are in use, by id: what one knows of its files the other would not.
+    /// The file systems of transactions that are in use, by id: two for one transaction would not know of each other's changes.
     pub(crate) transactions: Mutex<BTreeMap<String, Weak<VarveFs>>>,
 }
 
-/// A store that is locked, to be opened: the same one, whatever its path leads to by then.
-pub struct Locked {
+/// A store that is locked and can be opened, also if its path has changed.
+pub struct LockedStore {
     env: Arc<OsEnv>,
     lock: Box<dyn FileLock>,
 }
@@ -50,24 +49,24 @@ impl FileSystem {
         Ok(FileSystem::new(fs, env, dir))
     }
 
-    /// Locks the store in `dir`, to be opened. Fails if another process has it open.
-    pub fn lock(dir: &Path) -> Result<Locked> {
+    /// Locks the store in `dir`, for [`FileSystem::open_locked`]. Fails if another process has it open.
+    pub fn lock(dir: &Path) -> Result<LockedStore> {
         let env = OsEnv::new();
         let lock = unless_locked(|| VarveFs::lock(&*env, dir))?;
-        Ok(Locked { env, lock })
+        Ok(LockedStore { env, lock })
     }
 
     /// Opens the store in `dir`, which the caller has locked.
     pub fn open_locked(
         dir: &Path,
         options: &MountOptions,
-        Locked { env, lock }: Locked,
+        LockedStore { env, lock }: LockedStore,
     ) -> Result<FileSystem> {
         let fs = VarveFs::open_locked(Arc::<OsEnv>::clone(&env), dir, options.clone(), lock)?;
         Ok(FileSystem::new(fs, env, dir))
     }
 
-    /// Goes on with the store in `dir` where another process, or this one, has stopped.
+    /// Opens the store in `dir` with the state that [`FileSystem::hand_over`] returned in this process or another.
     pub fn resume(dir: &Path, options: &MountOptions, from: HandedOver) -> Result<FileSystem> {
         let env = OsEnv::new();
         let fs = VarveFs::resume(Arc::<OsEnv>::clone(&env), dir, options.clone(), from)?;
@@ -78,18 +77,17 @@ impl FileSystem {
         FileSystem { fs: Arc::new(fs), env, dir: dir.to_path_buf(), transactions: Mutex::default() }
     }
 
-    /// The directory of the store, whatever its path leads to by now.
+    /// The directory of the store, also if its path has changed.
     pub fn directory(&self) -> Result<OwnedFd> {
         self.env.open_dir(&self.dir).map_err(|error| Error::io("open", &self.dir, &error))
     }
 
-    /// Closes the store and keeps it locked for who goes on with it. REQUIRES: it was synced, and no call is
-    /// under way.
+    /// Closes the store and keeps it locked, for [`FileSystem::resume`]. REQUIRES: it was synced, and no call is under way.
     pub fn hand_over(self) -> Result<HandedOver> {
         Ok(self.fs.hand_over()?)
     }
 
-    /// The file system, with what it offers beside the calls of a [`Vfs`].
+    /// The file system, with its calls beyond those of [`Vfs`].
     pub fn inner(&self) -> Arc<VarveFs> {
         Arc::clone(&self.fs)
     }
@@ -99,18 +97,18 @@ impl FileSystem {
         Arc::<VarveFs>::clone(&self.fs)
     }
 
-    /// The dictionaries of its users.
+    /// The dictionaries.
     pub fn dictionaries(&self) -> &Arc<Dictionaries> {
         self.fs.dictionaries()
     }
 
-    /// Makes everything durable and lets go of the store. Calls of a [`Vfs`] that is still around fail.
+    /// Makes everything durable and releases the store. Later calls of its [`Vfs`] fail.
     pub fn close(self) -> Result<()> {
         Ok(self.fs.close()?)
     }
 }
 
-/// Does `open`, once more if the store seemed locked.
+/// Calls `open`, and once more if the store seemed locked.
 fn unless_locked<T>(
     open: impl Fn() -> std::result::Result<T, StoreError>,
 ) -> std::result::Result<T, StoreError> {
@@ -123,7 +121,7 @@ fn unless_locked<T>(
     }
 }
 
-/// Makes a store in `dir`, which is created if it is missing.
+/// Formats a store in `dir`. Creates the directory if it is missing.
 pub fn format(dir: &Path, options: &FormatOptions) -> Result<Superblock> {
     let env: Arc<dyn Env> = OsEnv::new();
     Ok(varve_fs::format(&env, dir, options)?)
@@ -134,7 +132,7 @@ pub fn superblock(dir: &Path) -> Result<Superblock> {
     Ok(Superblock::read(&*OsEnv::new(), dir)?)
 }
 
-/// Changes what tables of the store in `dir` are made of, from its next open on.
+/// Changes the design of the store in `dir`: the layout of the tables that it writes after its next open.
 pub fn change_design(dir: &Path, change: impl FnOnce(&mut StoreDesign)) -> Result<Superblock> {
     superblock(dir)?;
     require_free(dir)?;
@@ -152,18 +150,18 @@ pub fn is_store(dir: &Path) -> bool {
     [SUPERBLOCK_NAME, COPY_NAME].iter().any(|name| OsEnv::new().stat(&dir.join(name)).is_ok())
 }
 
-/// What a process that has a store open says of itself.
+/// A process that has a store open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// Its process id, if it said so.
+    /// Its process id, if the lock names it.
     pub pid: Option<u32>,
-    /// Where it has mounted the store, if it has.
+    /// Where it has mounted the store, if the lock names that.
     #[serde(with = "varve_engine::paths")]
     pub mount_point: Option<PathBuf>,
 }
 
 impl Holder {
-    /// For messages.
+    /// Its description for messages.
     pub fn describe(&self) -> String {
         let pid =
             self.pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
@@ -174,11 +172,11 @@ impl Holder {
     }
 }
 
-/// Who has the store in `dir` open; `None` if nobody has.
+/// The process that has the store in `dir` open; `None` if there is none.
 pub fn holder(dir: &Path) -> Result<Option<Holder>> {
     let env = OsEnv::new();
     let path = lock_path(dir);
-    // What is no directory is no store either, and says so when it is opened.
+    // If it is no directory, opening it fails with the reason.
     let _ = env.confine(dir);
     // A store that was never opened has no lock file.
     if env.stat(&path).is_err() {

@@ -1,11 +1,11 @@
-//! How a transaction is to be, in words of command lines and names of attributes.
+//! The options of a transaction, as command lines and names of attributes write them.
 
 use varve_fs::TransactionOptions;
 
 /// The longest that a call may wait for locks, in seconds.
 const LOCK_WAIT_S_MAX: f64 = 3600.0;
 
-/// Reads the longest that a call is to wait for locks, in seconds; gives milliseconds.
+/// Reads how long a call may wait for locks, in seconds; returns milliseconds.
 pub fn lock_wait_ms(text: &str) -> std::result::Result<u64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=LOCK_WAIT_S_MAX).contains(&seconds) => Ok((seconds * 1000.0) as u64),
@@ -13,7 +13,7 @@ pub fn lock_wait_ms(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
-/// Reads the time without use after which a transaction is aborted, at least a second; gives seconds.
+/// Reads the time without use after which a transaction is aborted, at least a second; returns seconds.
 pub fn idle_s(text: &str) -> std::result::Result<u64, String> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -29,8 +29,7 @@ pub fn idle_s(text: &str) -> std::result::Result<u64, String> {
     seconds.ok_or_else(|| "write a time as 90s, 10m, 2h or 7d".to_owned())
 }
 
-/// Reads how a transaction is to be from words like `isolation=serializable,idle-abort=2h`, called as the options of `varve
-/// txn begin` are.
+/// Reads options like `isolation=serializable,idle-abort=2h`, with the names that `varve txn begin` has. `None` if one is wrong.
 pub fn parse(words: &str) -> Option<TransactionOptions> {
     let mut options = TransactionOptions::default();
     for word in words.split(',').filter(|_| !words.is_empty()) {

@@ -12,9 +12,10 @@ use varve_vfs::{FsError, Vfs};
 use crate::store::FileSystem;
 use crate::{Error, Result, exit_status};
 
-/// An open transaction: a file system and dictionaries of its own over a store. Dropping it neither commits nor
-/// aborts: it stays open in the store, with what it has locked, until one of the two happens. One that locks, which is a
-/// serializable one, ends with the store being closed, and nothing of it stays; others are there when it is opened again.
+/// An open transaction: a file system and dictionaries of its own over a store.
+///
+/// Dropping it neither commits nor aborts it: it stays open in the store, with its locks, until a call does. A serializable transaction,
+/// which takes locks, is aborted when the store is closed; others are open again when the store is.
 pub struct Transaction {
     main: Arc<VarveFs>,
     view: Arc<VarveFs>,
@@ -29,7 +30,7 @@ impl std::fmt::Debug for Transaction {
 }
 
 impl FileSystem {
-    /// Begins a transaction. Costs the same however many files there are.
+    /// Begins a transaction. The cost does not depend on the number of files.
     ///
     /// ```
     /// # fn main() -> varve::Result<()> {
@@ -48,14 +49,13 @@ impl FileSystem {
         self.begin_at(InodeId::ROOT, &TransactionOptions::default())
     }
 
-    /// The same for the directory `dir`, as `options` say: with which isolation and priority, and whether it gives way where others
-    /// have locked what it asks for ([`OnConflict::Restart`](varve_fs::OnConflict)).
+    /// Begins a transaction that shows the directory `dir`, with these `options`: its isolation, its priority, and whether it is the victim
+    /// when it meets the locks of others ([`OnConflict::Restart`](varve_fs::OnConflict)).
     ///
-    /// Nothing here waits for locks, and `lock_wait_ms` is for mounts alone: a call that meets those of others fails with
-    /// [`FsError::Blocked`](varve_vfs::FsError::Blocked), and can be made again when they have ended, for which
-    /// [`Vfs::wait_for_locks`] waits. A serializable transaction counts as waiting from then on, and may be the one that gives
-    /// way, until [`Vfs::wait_is_over`] says that the call is made again or given up. Nor is a transaction aborted that nobody
-    /// uses: `idle_abort_s` counts while the store is mounted.
+    /// Calls of the library do not wait for locks; `lock_wait_ms` applies to mounts alone. A call that meets locks of others fails with
+    /// [`FsError::Blocked`](varve_vfs::FsError::Blocked). [`Vfs::wait_for_locks`] waits until the call can be made again. From then on a
+    /// serializable transaction counts as waiting, and may become the deadlock victim, until [`Vfs::wait_is_over`] reports that the call is
+    /// made again or given up. `idle_abort_s` counts only while the store is mounted.
     ///
     /// ```
     /// use varve::{Isolation, TransactionOptions};
@@ -73,7 +73,7 @@ impl FileSystem {
     /// let txn = store.begin_at(made, &TransactionOptions { isolation, ..Default::default() })?;
     /// assert_eq!(txn.root(), made);
     ///
-    /// // What it has looked at nobody changes until it ends.
+    /// // Until it ends no other call changes what it has read.
     /// assert!(txn.vfs().lookup(txn.root(), old).is_err());
     /// let refused = store.vfs().mkdir(Caller::ROOT, made, old, 0o755);
     /// assert!(matches!(refused, Err(FsError::Blocked(_))));
@@ -88,7 +88,7 @@ impl FileSystem {
         self.transaction(&name.name)
     }
 
-    /// The open transaction with this id. All that are asked for share one file system.
+    /// The open transaction with this id. All values for one id share one file system.
     pub fn transaction(&self, id: &str) -> Result<Transaction> {
         let main = self.inner();
         let mut in_use = self.transactions.lock();
@@ -117,7 +117,7 @@ impl Transaction {
         &self.id
     }
 
-    /// The directory that it shows.
+    /// The inode number of the directory that it shows.
     pub fn root(&self) -> InodeId {
         self.root
     }
@@ -127,7 +127,7 @@ impl Transaction {
         Arc::<VarveFs>::clone(&self.view)
     }
 
-    /// The dictionaries as it has them.
+    /// Its dictionaries.
     pub fn dictionaries(&self) -> &Arc<Dictionaries> {
         self.view.dictionaries()
     }
@@ -145,18 +145,18 @@ impl Transaction {
         committed.map(drop).map_err(|error| not_committed(&self.main, &self.id, error))
     }
 
-    /// Drops it with all that was changed in it.
+    /// Aborts it: drops all of its changes.
     pub fn abort(self) -> Result<()> {
         abort(&self.main, &self.id)
     }
 }
 
-/// Begins a transaction that shows the directory `root`.
+/// Begins a transaction of `fs` that shows the directory `root`.
 pub fn begin(fs: &VarveFs, root: InodeId, options: &TransactionOptions) -> Result<ViewName> {
     Ok(fs.begin_transaction(root, options)?)
 }
 
-/// Why the transaction `id` is not committed, or what of it is missing.
+/// The error for people if the commit of the transaction `id` failed, or is not finished.
 pub fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error {
     match error {
         CommitError::Conflict(paths) => Error::failed(format!(
@@ -190,13 +190,13 @@ pub fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error {
                 "not committed, as transaction {holders} has locked what it changed"
             ))
             .with_status(exit_status::CONFLICT)
-            .hint("it is still open: commit it again when that one has ended")
+            .hint("the transaction is still open: commit it again when the other has ended")
         }
         CommitError::Failed(error @ (FsError::TryAgain | FsError::Busy)) => Error::failed(format!(
             "not committed, as programs keep writing to large files that it changed or needs: {error}"
         ))
         .with_status(exit_status::CONFLICT)
-        .hint("it is still open: commit it again"),
+        .hint("the transaction is still open: commit it again"),
         CommitError::Failed(FsError::NoSpace(text)) => Error::failed(format!("not committed: {text}"))
             .hint("the transaction is still open: make room and commit again"),
         CommitError::Unfinished(_, error) => Error::from(error),
@@ -204,7 +204,7 @@ pub fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error {
     }
 }
 
-/// Drops a transaction.
+/// Aborts a transaction of `fs`.
 pub fn abort(fs: &VarveFs, id: &str) -> Result<()> {
     fs.abort_transaction(id).map_err(|error| not_found(id, error))
 }
@@ -213,7 +213,7 @@ pub fn abort(fs: &VarveFs, id: &str) -> Result<()> {
 pub fn not_found(id: &str, error: FsError) -> Error {
     match error {
         FsError::NotFound | FsError::Stale => Error::failed(format!("no transaction {id} is open"))
-            .hint("`varve txn list` tells those that are"),
+            .hint("`varve txn list` lists the open transactions"),
         other => Error::from(other),
     }
 }

@@ -5,18 +5,18 @@ use std::path::PathBuf;
 use clap::Args;
 use varve::Result;
 
-/// What to copy.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A file or directory on a mount, or in a snapshot of it
     #[arg(value_name = "SRC")]
     from: PathBuf,
-    /// What the copy is to be called, on the same mount; it must not exist
+    /// The path of the clone, on a mount of the same store; it must not exist
     #[arg(value_name = "DST")]
     to: PathBuf,
 }
 
-/// Does it.
+/// Makes the clone.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     varve_daemon::clone::clone(&arguments.from, &arguments.to)
 }

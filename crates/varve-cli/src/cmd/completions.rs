@@ -6,10 +6,10 @@ use varve::Result;
 
 use crate::output;
 
-/// For which shell.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The shell
+    /// The shell that reads the script
     shell: Shell,
 }
 

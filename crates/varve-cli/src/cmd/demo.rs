@@ -7,13 +7,13 @@ use varve_daemon::logging;
 use crate::demo::{self, Plan};
 use crate::output;
 
-/// How much to do.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Files to make
+    /// Files to create
     #[arg(long, default_value_t = 20_000)]
     files: u32,
-    /// Directories they are spread over
+    /// Directories to spread the files over
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     dirs: u32,
     /// Print JSON
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Shows.
+/// Runs the demonstration.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     logging::to_stderr(log::LevelFilter::Warn);
     let plan = Plan { files: arguments.files, dirs: arguments.dirs };

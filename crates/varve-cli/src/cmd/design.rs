@@ -8,45 +8,45 @@ use varve_engine::StoreDesign;
 use varve_engine::design::{Compaction, StitchThreshold, TableFilter, TableIndex, Values};
 use varve_engine::options::{FilteredLevels, Tuning};
 
-/// A preset, and what is otherwise.
+/// A design: a preset, and options that replace parts of it.
 #[derive(Args)]
 #[group(id = "design", multiple = true)]
 pub(crate) struct DesignOptions {
-    /// What the tables of the store are made of
+    /// The design of the store's tables
     #[arg(long, value_enum)]
     preset: Option<Preset>,
-    /// Instead of the preset's: how tables are merged (leveled, stepped, lazy-leveled, stitched)
+    /// How tables are merged, instead of the preset's way (leveled, stepped, lazy-leveled, stitched)
     #[arg(long, value_name = "POLICY", value_parser = named::<Compaction>)]
     compaction: Option<Compaction>,
-    /// Where tables are lazy-leveled or stitched: runs of blocks of at least so many bytes stay where they are in
-    /// merges, 4K to 1M; 0 if none shall
+    /// For lazy-leveled and stitched tables: merges leave runs of blocks of at least so many bytes where they are, 4K to 1M; 0 moves
+    /// all
     #[arg(long, value_name = "BYTES", value_parser = threshold)]
     stitch_threshold: Option<StitchThreshold>,
-    /// Instead of the preset's: how blocks of tables are found (plain, elias-fano, three-level)
+    /// How blocks of tables are found, instead of the preset's way (plain, elias-fano, three-level)
     #[arg(long, value_name = "INDEX", value_parser = named::<TableIndex>)]
     index: Option<TableIndex>,
-    /// Instead of the preset's: filters of tables (none, bloom, cuckoo, quotient, fuse, multi-level-cuckoo)
+    /// The filters of tables, instead of the preset's (none, bloom, cuckoo, quotient, fuse, multi-level-cuckoo)
     #[arg(long, value_name = "FILTER", value_parser = named::<TableFilter>)]
     filter: Option<TableFilter>,
-    /// How many levels have filters, from the uppermost on, 0 to 7, or `all`
+    /// How many levels have filters, counted from the uppermost, 0 to 7, or `all`
     #[arg(long, value_name = "LEVELS", value_parser = filtered_levels)]
     filtered_levels: Option<FilteredLevels>,
-    /// Whether the store changes merging and filters with what is asked of it (fixed, auto)
+    /// Whether the store adapts merging and filters to the operations that it counts (fixed, auto)
     #[arg(long, value_name = "BY", value_parser = named::<Tuning>)]
     tuning: Option<Tuning>,
-    /// Instead of the preset's: where large values stand (in-row, separated)
+    /// Where large values stand, instead of the preset's place (in-row, separated)
     #[arg(long, value_name = "VALUES", value_parser = named::<Values>)]
     values: Option<Values>,
 }
 
-/// Designs that go by a name.
+/// Designs with a name.
 #[derive(Clone, Copy, ValueEnum)]
 enum Preset {
-    /// What measures best
+    /// The design that measures best
     Default,
     /// The store of TableFS: leveled, separator keys, Bloom filters
     Tablefs,
-    /// The same in column style: small index rows, values of 1 KiB and more apart
+    /// The store of TableFS in column style: small index rows, and values of 1 KiB and more apart
     TablefsColumn,
     /// The store of SlimFS: stepped above one leveled level, entropy-coded tries, a multi-level cuckoo filter
     Slimfs,

@@ -9,13 +9,13 @@ use varve_engine::paths::WritePaths;
 
 use crate::output;
 
-/// What to tell about.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Directories of a mount
     #[arg(value_name = "PATH", default_value = ".")]
     paths: Vec<PathBuf>,
-    /// Also each directory at most N levels below
+    /// Also show each directory at most N levels below
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     depth: u32,
     /// Print JSON
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Tells.
+/// Shows the usage.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut found = Vec::new();
     for path in &arguments.paths {

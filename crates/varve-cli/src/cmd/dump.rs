@@ -9,16 +9,16 @@ use varve_daemon::holder::require_offline;
 
 use crate::output;
 
-/// What to write, and where to.
+/// The arguments.
 #[derive(Args)]
 #[command(
-    after_help = "Everything is in it, the bytes of files too; `varve load` makes the same tree of it.\n\
+    after_help = "A dump has everything, the bytes of files too; `varve load` makes the same tree from it.\n\
     docs/format/dump.md describes the lines."
 )]
 pub(crate) struct Arguments {
     /// The store; must not be mounted
     store: PathBuf,
-    /// Write to this file, which must not exist yet, for its owner alone [default: the standard output]
+    /// Write to this file, which must not exist yet; only its owner may read it [default: the standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -12,23 +12,23 @@ use varve_fs::{EngineKind, FormatOptions};
 use crate::cmd::design::{DesignOptions, named};
 use crate::output;
 
-/// What to make.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The directory for the store; made if it is missing
+    /// The directory for the store; created if it is missing
     store: PathBuf,
-    /// Files larger than this, 4K to 16M, become one file each in the storage below
+    /// The size, 4K to 16M, above which a file becomes a file of its own in the storage below
     #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = threshold)]
     large_file_threshold: u64,
     /// How data of small files is compressed
     #[arg(long, value_enum, default_value_t = Compression::Lz4)]
     compression: Compression,
-    /// The store that keeps names and small files: varve, or fjall in programs built with it
+    /// The engine that stores names and small files: varve, or fjall in programs built with it
     #[arg(long, value_name = "ENGINE", default_value = "varve", value_parser = named::<EngineKind>)]
     engine: EngineKind,
     #[command(flatten)]
     design: DesignOptions,
-    /// Format although the directory is not empty; no store, and no part of one, is ever replaced
+    /// Format even if the directory is not empty; a store, or a part of one, is never replaced
     #[arg(long)]
     force: bool,
     /// Print JSON
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
 /// How data is compressed.
 #[derive(Clone, Copy, ValueEnum)]
 enum Compression {
-    /// With LZ4, where it saves room
+    /// With LZ4, if it saves room
     Lz4,
     /// Not at all
     None,
@@ -60,7 +60,7 @@ fn threshold(text: &str) -> std::result::Result<u64, String> {
     if LARGE_FILE_THRESHOLDS.contains(&bytes) { Ok(bytes) } else { Err(rule()) }
 }
 
-/// Makes the store.
+/// Formats the store.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let options = FormatOptions {
         large_file_threshold_bytes: arguments.large_file_threshold,

@@ -13,26 +13,26 @@ use varve_fs::fsck::repair::dropped_views;
 
 use crate::output;
 
-/// What to check, and what to do about it.
+/// The arguments.
 #[derive(Args)]
 #[command(
     after_help = "Exit status: 0 clean, 1 failed, 2 wrong command line, 3 everything found was repaired,\n\
-    4 problems are left. Without --repair no file and no name is changed; the log is begun anew,\n\
-    as whenever a store is opened."
+    4 problems are left. Without --repair no file and no name changes; a new log is begun,\n\
+    as each time a store is opened."
 )]
 pub(crate) struct Arguments {
     /// The store; must not be mounted
     store: PathBuf,
-    /// Repair what is found; asks first
+    /// Repair all problems that are found; asks first
     #[arg(long)]
     repair: bool,
     /// Do not ask
     #[arg(long, requires = "repair")]
     yes: bool,
-    /// Memory to use, 1M at least, however many files there are
+    /// Memory to use, 1M at least, for any number of files
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
     memory: u64,
-    /// Where sorted data goes that does not fit in memory [default: the store's directory]
+    /// The directory for sorted data that does not fit into memory [default: the store's directory]
     #[arg(long, value_name = "DIR")]
     spill_dir: Option<PathBuf>,
     /// Print JSON
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Findings that are shown one by one; JSON has all of them.
+/// The most findings that are shown one by one; JSON has all of them.
 const SHOWN_FINDINGS: usize = 100;
 
 fn memory(text: &str) -> std::result::Result<u64, String> {
@@ -124,7 +124,7 @@ fn outcome(store: &Path, report: &CheckReport) -> Result<()> {
         .with_status(exit_status::PROBLEMS_FOUND))
 }
 
-/// What else can be done about problems.
+/// Another way to deal with problems, for a hint.
 fn or_read(report: &CheckReport) -> &'static str {
     match report.can_be_opened() {
         true => "; or mount it with -o ro, and copy what is readable",

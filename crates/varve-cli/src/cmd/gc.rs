@@ -11,19 +11,19 @@ use varve_engine::{Defragmented, Fit, Fragmentation};
 
 use crate::output;
 
-/// Where, and how.
+/// The arguments.
 #[derive(Args)]
 #[command(
-    after_help = "What was removed or written over keeps its room until merges come to it. Tables of which one part in 32 or more is\n\
-    needed by nobody are written again without it. Merges also leave long runs of rows in their files, which stay\n\
-    for what is still needed of them. Those of which less than three quarters are needed are emptied into new ones.\n\
-    Both go as far as there is room. While a store is mounted, the first is done when the storage below is full,\n\
-    the second in the background when a quarter of the bytes is needed by nobody."
+    after_help = "Rows that were removed or overwritten keep their room until a merge reaches them. This command writes tables again\n\
+    of which one part in 32 or more is such rows. Merges also leave long runs of rows in their old files, which stay\n\
+    as long as a part of them is needed. This command moves the rows of files of which less than three quarters is\n\
+    needed into new files. Both go as far as there is room. A mounted store does the first when the storage below is\n\
+    full, and the second in the background when a quarter of the bytes is not needed."
 )]
 pub(crate) struct Arguments {
     /// The store; must not be mounted
     store: PathBuf,
-    /// Which files to empty together: those that fill a new one best, or the first that fit (best, first)
+    /// Which files to combine: those that fill a new one best, or the first that fit (best, first)
     #[arg(long, value_name = "FIT", default_value = "best", value_parser = fit::<Fit>)]
     fit: Fit,
     /// Memory to use, 1M at least
@@ -48,7 +48,7 @@ fn memory(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-/// Gives back.
+/// Gives the room back.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     require_offline(&arguments.store)?;
     let done = gc::gc(&arguments.store, arguments.memory, arguments.fit)?;

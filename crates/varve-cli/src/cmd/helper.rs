@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use varve::{Error, Result, exit_status};
-use varve_daemon::mount::{self as mounts, Began, Choices};
+use varve_daemon::mount::{self as mounts, Choices, DaemonSettings};
 
 use super::mount;
 use crate::output;
@@ -22,7 +22,7 @@ use crate::output;
 /// Names under which this program is the helper.
 const HELPER_NAMES: &[&str] = &["mount.varve", "mount.fuse.varve"];
 
-/// What the kernel shows of any mount, and mount(8) therefore has among what it asks for when one is to change.
+/// Options that the kernel shows for any mount; mount(8) repeats them when it remounts.
 const SHOWN: &[&str] = &[
     "user_id",
     "group_id",
@@ -35,7 +35,7 @@ const SHOWN: &[&str] = &[
     "seclabel",
 ];
 
-/// What mount(8) asks for.
+/// The arguments of mount(8).
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Request {
     store: PathBuf,
@@ -57,7 +57,7 @@ pub(crate) fn arguments() -> Option<Vec<OsString>> {
     (is_place || HELPER_NAMES.contains(&name)).then_some(arguments)
 }
 
-/// Mounts in the background, for all users who may look: a mount that only its daemon sees would be taken for one.
+/// Mounts in the background, visible for all processes: mount(8) would take a mount that only its daemon sees for a visible one.
 pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
     let request = parse(arguments)?;
     let failed = |error: Error| error.with_status(exit_status::MOUNT_FAILED);
@@ -88,14 +88,14 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Says which options a remount has left as they were. They are no mistake: some come of /etc/fstab.
+/// Prints which options a remount has not changed. They are no mistake, as some come from /etc/fstab.
 fn tell_of_kept(dir: &Path, options: &str) {
-    let began = Began::of(dir);
+    let began = DaemonSettings::of(dir);
     for option in options.split(',') {
         let name = option.split('=').next().unwrap_or_default();
         match Choices::parse(option, false) {
             _ if SHOWN.contains(&name) => {}
-            Ok(choices) if began.is_so(&choices) => {}
+            Ok(choices) if began.agrees_with(&choices) => {}
             Ok(choices) if choices.is_more_than_flags() => {
                 output::line(format!(
                     "`{option}` changes nothing now, only when the store is mounted"
@@ -110,7 +110,7 @@ fn tell_of_kept(dir: &Path, options: &str) {
 fn parse(arguments: &[OsString]) -> Result<Request> {
     let usage = || {
         Error::usage("usage: mount.fuse.varve STORE DIR [-sfnv] [-o OPTIONS]")
-            .hint("this name is for mount(8); use `varve mount` by hand")
+            .hint("mount(8) runs the program by this name; run `varve mount` by hand")
     };
     let mut request = Request::default();
     let mut places = Vec::new();

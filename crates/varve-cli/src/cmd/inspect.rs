@@ -12,10 +12,10 @@ use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME, Superblock, engine_dir};
 
 use crate::output;
 
-/// What to print.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The store, for its levels and tables; or a file of it: VARVE, VARVE.copy, LOCK, LOST, varve.log, varve.log.old, CURRENT,
+    /// The store, to print its levels and tables; or a file of it: VARVE, VARVE.copy, LOCK, LOST, varve.log, varve.log.old, CURRENT,
     /// a manifest, a log, a table, a segment, a map of sub-levels, a large file or blocks of one
     #[arg(value_name = "STORE|FILE")]
     file: PathBuf,
@@ -42,7 +42,7 @@ struct Text {
     text: String,
 }
 
-/// Prints.
+/// Prints the store or the file.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let path = &arguments.file;
     let stat = std::fs::metadata(path).map_err(|error| {
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if stat.is_dir() {
         return Err(Error::failed(format!("{} is a directory, and no store", path.display()))
-            .hint("`varve inspect` tells about a store or one file in it"));
+            .hint("name a store, or a file in one"));
     }
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     match name {
@@ -80,11 +80,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// What says that something is kept for a snapshot.
+/// A mark: it says that a snapshot keeps a preimage of a large file.
 #[derive(Serialize)]
 struct Mark {
     file: &'static str,
-    /// Of what is kept, when it was marked; `None` if that cannot be read.
+    /// The bytes of the preimage when it was marked; `None` if the mark cannot be read.
     bytes: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ fn show_mark(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The longest text: twice what a log has when the next is begun.
+/// The longest text that is read: twice the size at which a log is renamed.
 const TEXT_BYTES_MAX: u64 = 8 << 20;
 
 fn show_text(path: &Path, json: bool) -> Result<()> {
@@ -152,7 +152,7 @@ fn show_object(object: &Object, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// What the store is made of: levels, sub-levels, tables.
+/// Prints the levels, sub-levels and tables of the store.
 fn show_store(arguments: &Arguments) -> Result<()> {
     let found = varve_engine::inspect_store(&*OsEnv::new(), &engine_dir(&arguments.file))?;
     show(Inspection::Store(found), arguments.json)
@@ -161,7 +161,7 @@ fn show_store(arguments: &Arguments) -> Result<()> {
 fn show_overlay(arguments: &Arguments) -> Result<()> {
     let path = &arguments.file;
     let found = varve_fs::inspect_overlay(&*OsEnv::new(), path).map_err(|error| {
-        Error::io("read", path, &error).hint("`varve fsck STORE` tells what else is damaged")
+        Error::io("read", path, &error).hint("`varve fsck STORE` finds all other damage")
     })?;
     if arguments.json {
         return output::json(&found);

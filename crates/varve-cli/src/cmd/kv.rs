@@ -14,12 +14,12 @@ use varve_fs::dictionaries::PAIR_VALUE_BYTES_MAX;
 
 use crate::output;
 
-/// What to do.
+/// The arguments.
 #[derive(Args)]
 #[command(after_help = "PATH is a store, mounted or not, or a directory of a mount.")]
 pub(crate) struct Arguments {
-    /// Work in this transaction: what changes is committed or dropped with its files [default: the one in whose
-    /// directory PATH lies, if any]
+    /// Work in this transaction: its commit or abort decides about the pairs too [default: the transaction in whose directory PATH
+    /// lies, if any]
     #[arg(long, value_name = "ID", global = true, value_parser = clap::value_parser!(u64).range(1..))]
     txn: Option<u64>,
     #[command(subcommand)]
@@ -28,19 +28,19 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Make an empty dictionary
+    /// Create an empty dictionary
     Create(Dictionary),
     /// Drop a dictionary with all its pairs
     Drop(Dictionary),
-    /// Tell the names of the dictionaries
+    /// List the dictionaries
     List(List),
     /// Write the value of a key to the standard output
     Get(Key),
-    /// Give a key a value
+    /// Set the value of a key
     Put(Put),
     /// Remove a key and its value
     Delete(Key),
-    /// Tell pairs in the order of their keys
+    /// List pairs in the order of their keys
     Scan(Scan),
 }
 
@@ -75,7 +75,7 @@ struct Put {
     key: Key,
     /// The value [default: the standard input]
     value: Option<OsString>,
-    /// Return when it would survive a power cut
+    /// Return only when the change would survive a power cut
     #[arg(long)]
     sync: bool,
 }
@@ -87,16 +87,16 @@ struct Scan {
     /// The first key
     #[arg(long, value_name = "KEY")]
     from: Option<OsString>,
-    /// The key before which to stop
+    /// The key before which to end
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
-    /// The largest key first
+    /// Begin with the largest key
     #[arg(long)]
     reverse: bool,
-    /// At most so many pairs
+    /// List at most so many pairs
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
     limit: u64,
-    /// Print a line of JSON for each pair; what is not UTF-8 as a list of numbers
+    /// Print a line of JSON for each pair; bytes that are not UTF-8 become a list of numbers
     #[arg(long)]
     json: bool,
 }
@@ -105,7 +105,7 @@ fn bytes(text: &OsString) -> Vec<u8> {
     text.clone().into_vec()
 }
 
-/// Does it.
+/// Runs the action.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let path = match &arguments.action {
         Action::Create(dictionary) | Action::Drop(dictionary) => &dictionary.path,
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         Action::Put(put) => &put.key.dictionary.path,
         Action::Scan(scan) => &scan.dictionary.path,
     };
-    // Before anybody waits for it: a store that is open is locked, and a daemon hangs up on who says nothing.
+    // Read before connecting: an open store is locked for others, and a daemon closes silent connections.
     let value = match &arguments.action {
         Action::Put(Put { value: Some(value), .. }) => Some(bytes(value)),
         Action::Put(_) => Some(standard_input()?),
@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     done.and(closed)
 }
 
-/// Does `action`, a put with `value`.
+/// Runs `action`; a put sets `value`.
 fn act(client: &mut Client, action: &Action, value: Option<Vec<u8>>) -> Result<()> {
     match action {
         Action::Create(dictionary) => {
@@ -150,7 +150,7 @@ fn standard_input() -> Result<Vec<u8>> {
             .hint("give the value after the key, or pipe it in"));
     }
     let mut value = Vec::new();
-    // With a byte too many, so that whoever answers refuses it.
+    // One byte more than the limit, so that a longer value is refused.
     let bytes_max = PAIR_VALUE_BYTES_MAX as u64 + 1;
     let read = std::io::stdin().lock().take(bytes_max).read_to_end(&mut value);
     read.map_err(|error| Error::machine("read the standard input", error))?;
@@ -175,9 +175,8 @@ fn get(client: &mut Client, key: &Key) -> Result<()> {
     let request = Request::Get { name: bytes(&key.dictionary.name), key: bytes(&key.key) };
     let Response::Value(value) = client.ask(request)? else { return Err(strange()) };
     let Some(value) = value else {
-        return Err(
-            Error::failed("the key has no value").hint("`varve kv scan` shows the keys there are")
-        );
+        return Err(Error::failed("the key has no value")
+            .hint("`varve kv scan` lists the keys that have values"));
     };
     output::bytes(&value);
     Ok(())
@@ -218,6 +217,6 @@ fn shown(bytes: &[u8]) -> Value {
 }
 
 fn strange() -> Error {
-    Error::failed("the answer does not fit the question")
-        .hint("the daemon may be of another version: `varve upgrade` replaces it")
+    Error::failed("the daemon's answer is of another kind than the request")
+        .hint("the daemon may have another version: `varve upgrade` gives it this one")
 }

@@ -9,20 +9,20 @@ use varve::{Error, Result, dump};
 
 use crate::output;
 
-/// What to make of what.
+/// The arguments.
 #[derive(Args)]
-#[command(after_help = "All of it is checked before the directory becomes a store.")]
+#[command(after_help = "The whole dump is checked before the directory becomes a store.")]
 pub(crate) struct Arguments {
-    /// The directory for the store; made if it is missing, else it must be empty
+    /// The directory for the store; it must be empty, and is created if it is missing
     store: PathBuf,
-    /// What `varve dump` wrote [default: the standard input]
+    /// A file that `varve dump` wrote [default: the standard input]
     dump: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What was made.
+/// The result, as JSON.
 #[derive(Serialize)]
 struct Loaded<'a> {
     #[serde(with = "varve_engine::paths")]
@@ -31,7 +31,7 @@ struct Loaded<'a> {
     names: u64,
 }
 
-/// Makes the store.
+/// Loads the dump.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let counts = match &arguments.dump {
         Some(path) => {

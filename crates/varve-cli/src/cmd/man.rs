@@ -8,17 +8,17 @@ use varve::{Error, Result};
 
 use crate::output;
 
-/// Where to.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The directory to write varve.1, varve-mount.1 and so on to; made if it is missing
+    /// The directory for varve.1, varve-mount.1 and the others; created if it is missing
     dir: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What was written.
+/// The result, as JSON.
 #[derive(Serialize)]
 struct Written<'a> {
     #[serde(with = "varve_engine::paths")]

@@ -1,4 +1,4 @@
-//! The command line: what can be asked, and which module answers.
+//! The command line: one module for each subcommand.
 
 mod clone;
 mod completions;
@@ -47,7 +47,7 @@ pub(crate) struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a store in a directory
+    /// Format a store in a directory
     Format(format::Arguments),
     /// Mount a store on a directory
     Mount(mount::Arguments),
@@ -57,37 +57,37 @@ enum Command {
     Umount(umount::Arguments),
     /// Replace the program that serves a mount, while it is in use
     Upgrade(upgrade::Arguments),
-    /// Tell about a store or a mount
+    /// Show the status of a store or a mount
     Status(status::Arguments),
-    /// Tell what a mount does: requests, their times, and what the engine does for them
+    /// Show what a mount does: requests, their times, and the work of the engine
     Stats(stats::Arguments),
-    /// Tell what lies below directories, at once
+    /// Show the usage of directory trees at once, without a walk
     Du(du::Arguments),
-    /// Limit what may lie below a directory, and tell the limits
+    /// Set and show limits on directory trees
     Quota(quota::Arguments),
-    /// Change files in a view of their own, then all at once or not at all
+    /// Change files in a transaction: all changes are committed at once, or none
     Txn(txn::Arguments),
-    /// Keep named states of a store, to look at later
+    /// Create, list and delete snapshots of a store, send them and roll back to them
     Snapshot(snapshot::Arguments),
-    /// Copy a file or a directory tree at once, however large it is
+    /// Clone a file or a directory tree at once, whatever its size
     Clone(clone::Arguments),
-    /// Check a store that is not mounted, and repair it if asked to
+    /// Check a store that is not mounted, and repair it on request
     Fsck(fsck::Arguments),
     /// Write a whole store that is not mounted as lines of JSON
     Dump(dump::Arguments),
-    /// Make a store of a dump
+    /// Format a store and fill it from a dump
     Load(load::Arguments),
-    /// Keep pairs of keys and values beside the files of a store
+    /// Store pairs of keys and values in dictionaries, beside the files
     Kv(kv::Arguments),
-    /// Print what is in a file of a store
+    /// Print the contents of a file of a store
     Inspect(inspect::Arguments),
-    /// Give back room that nobody needs, in a store that is not mounted
+    /// Give back room that a store does not need, while it is not mounted
     Gc(gc::Arguments),
-    /// Choose what the levels of a store should be made of, by an analytic model
+    /// Choose the design of a store by an analytic model, or change it
     Tune(tune::Arguments),
     /// Show what Varve does, with figures, and leave nothing behind
     Demo(demo::Arguments),
-    /// Tell the version
+    /// Show the version
     Version(version::Arguments),
     /// Write a completion script for a shell
     Completions(completions::Arguments),
@@ -96,7 +96,7 @@ enum Command {
 }
 
 impl CommandLine {
-    /// Does what was asked.
+    /// Runs the subcommand.
     pub(crate) fn run(self) -> Result<()> {
         match self.command {
             Command::Format(arguments) => format::run(&arguments),
@@ -136,7 +136,7 @@ mod tests {
         CommandLine::command().debug_assert();
     }
 
-    /// The subcommands that programs have no words of: they say nothing, or write what has a form of its own.
+    /// The subcommands without `--json`: they print nothing, or something that has a form of its own.
     const WITHOUT_WORDS: [&str; 15] = [
         "clone",
         "completions",
@@ -155,7 +155,7 @@ mod tests {
         "txn run",
     ];
 
-    /// `txn begin`, `snapshot create` and others told people only.
+    /// `txn begin`, `snapshot create` and others had output for people only.
     #[test]
     fn what_tells_something_can_tell_it_to_programs() {
         use clap::CommandFactory;

@@ -13,7 +13,7 @@ use varve_daemon::upgrade::Abilities;
 use crate::output;
 
 const OPTIONS: &str = "\
-Mount options; the last of opposites counts:
+Mount options; of two opposites the last counts:
   ro, rw                      refuse every change, or not
   noatime, relatime, strictatime, lazytime
                               when reading moves the time of last access [default: relatime]
@@ -25,18 +25,18 @@ Mount options; the last of opposites counts:
   sync, async                 make each write durable before it returns, or not
   dirsync                     make each change of names durable before it returns
   acl, noacl                  obey access control lists, or not
-  memory=SIZE                 memory for memtables and caches, 4M at least; --memory goes before it
+  memory=SIZE                 memory for memtables and caches, 4M at least; --memory overrides it
   transport=auto|dev|uring    how requests travel [default: io_uring where the kernel offers it, else /dev/fuse]
   threads=N                   readers of /dev/fuse [default: one per CPU, at most 16]
-  passthrough, nopassthrough  have the kernel read and write large files straight, or not
+  passthrough, nopassthrough  have the kernel read and write large files directly, or not
   newfiles=auto|small|large   whether new files begin as large ones [default: as the last files of their directory]
-  idlepoll, noidlepoll        have idle CPUs poll while requests come thick, or not [default: in virtual machines]
-  giveway, nogiveway          have the daemon's threads let programs go first meanwhile, or not
-  private, noprivate          mount for the daemon and its children alone where nothing else may be done, or fail
+  idlepoll, noidlepoll        have idle CPUs poll during bursts of requests, or not [default: in virtual machines]
+  giveway, nogiveway          have the daemon's threads yield to programs meanwhile, or not
+  private, noprivate          mount for the daemon and its children alone if no other way is allowed, or fail
   defaults, auto, noauto, nofail, user, users, owner, group, _netdev, x-*
                               as in fstab(5)";
 
-/// What to mount, and how.
+/// The arguments.
 #[derive(Args)]
 #[command(after_help = OPTIONS)]
 pub(crate) struct Arguments {
@@ -47,30 +47,30 @@ pub(crate) struct Arguments {
     /// Stay in the foreground, with messages on the terminal
     #[arg(short, long)]
     foreground: bool,
-    /// Mount options, separated by commas: those below
+    /// Mount options, separated by commas; the list is below
     #[arg(short, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Memory for memtables and caches, 4M at least [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = mount::memory)]
     memory: Option<u64>,
-    /// Say how it was mounted, and more in the log
+    /// Print how it was mounted, and write more messages to the log
     #[arg(short, long)]
     verbose: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Be the process in the background
+    /// Run as the process in the background
     #[arg(long, hide = true, conflicts_with = "foreground")]
     daemon: bool,
-    /// Go on with the mount of the process before
+    /// Take over the mount of the previous program
     #[arg(long, hide = true)]
     successor: bool,
-    /// Say what mounts of other versions this program can go on with
+    /// Print which mounts this program can take over
     #[arg(long, hide = true, conflicts_with = "successor")]
     probe: bool,
 }
 
-/// Mounts.
+/// Mounts the store.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut options = arguments.options.join(",");
     if let Some(bytes) = arguments.memory {
@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Mounts in the background, with a hint that fits every failure.
+/// Mounts in the background; every failure gets a hint.
 pub(crate) fn in_background(
     store: &Path,
     dir: &Path,
@@ -116,7 +116,7 @@ pub(crate) fn in_background(
         .map_err(|error| error.or_hint("`varve mount -f` shows all messages on the terminal"))
 }
 
-/// Says how it was mounted.
+/// Prints how it was mounted.
 pub(super) fn show(ready: &Ready, verbose: bool, json: bool) {
     if json {
         // The value has only text and numbers; a closed output is not this mount's failure.

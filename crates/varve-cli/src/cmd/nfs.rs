@@ -13,27 +13,27 @@ use varve_fs::MountOptions;
 use crate::output;
 
 const AFTER_HELP: &str = "\
-A client mounts it so (2049 is the port):
+A client mounts the store by (2049 is the port):
   mount -t nfs -o vers=3,proto=tcp,port=2049,mountport=2049,mountproto=tcp,nolock HOST:/ DIR
 
 Exports are lines of exports(5): a path of the store, and clients with options,
   / 10.0.0.0/8(rw) 127.0.0.1(rw,no_root_squash)
 where a client is an address, a network ADDRESS/BITS or `*`, and options are ro, rw, root_squash, no_root_squash, all_squash,
-anonuid=N, anongid=N, sync, async. Users' numbers are believed, and nothing is encrypted: serve networks that you trust.";
+anonuid=N, anongid=N, sync, async. The server trusts the user ids that clients send, and encrypts nothing: serve only networks that you trust.";
 
-/// What to serve, where, and to whom.
+/// The arguments.
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// The store, which must not be mounted
     store: PathBuf,
-    /// Where to listen
+    /// The address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2049")]
     listen: SocketAddr,
     /// A line of exports(5) (repeatable) [default: `/ 127.0.0.1(rw) ::1(rw)`]
     #[arg(long = "export", value_name = "LINE")]
     exports: Vec<String>,
-    /// A file of such lines
+    /// A file with lines of exports(5)
     #[arg(long, value_name = "FILE")]
     exports_file: Option<PathBuf>,
     /// Refuse every change
@@ -42,12 +42,12 @@ pub(crate) struct Arguments {
     /// Memory for memtables and caches, 4M at least [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = mount::memory)]
     memory: Option<u64>,
-    /// Print JSON when it answers
+    /// Print JSON when the server answers
     #[arg(long)]
     json: bool,
 }
 
-/// Serves until a signal ends it.
+/// Serves the store until a signal ends it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let of_file = arguments
         .exports_file

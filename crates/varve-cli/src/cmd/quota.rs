@@ -9,7 +9,7 @@ use varve_engine::paths::WritePaths;
 
 use crate::output;
 
-/// What to do.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -18,11 +18,11 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Limit what may lie below a directory; takes the place of its earlier limits
+    /// Set the limits of a directory tree; they replace its earlier limits
     Set(SetArguments),
-    /// Tell the limits that hold for a directory, and those below it
+    /// Show the limits that apply to a directory, and the limits of directories below it
     Show(ShowArguments),
-    /// Take the limits off a directory
+    /// Remove the limits of a directory tree
     Clear(ClearArguments),
 }
 
@@ -31,13 +31,13 @@ enum Action {
 struct SetArguments {
     /// A directory of a mount
     path: PathBuf,
-    /// The most bytes, as sums of file sizes: 500M, 10G
+    /// The most bytes, as the sum of file sizes: 500M, 10G
     #[arg(long, value_name = "SIZE")]
     bytes: Option<String>,
     /// The most files and directories, each file counted once
     #[arg(long, value_name = "N")]
     inodes: Option<u64>,
-    /// Print JSON: the limits that hold now, as `show` does
+    /// Print JSON: the limits that apply now, as `show` does
     #[arg(long)]
     json: bool,
 }
@@ -58,7 +58,7 @@ struct ClearArguments {
     path: PathBuf,
 }
 
-/// Sets, tells or clears.
+/// Runs the action.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
         Action::Set(set) => {
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Says so if more lies below `path` already than its limits allow.
+/// Prints a note if more lies below `path` already than its limits allow.
 fn warn_if_full(path: &Path) -> Result<()> {
     let usage = trees::usage(path)?;
     let over = |used: u64, limit: Option<u64>| limit.is_some_and(|limit| used > limit);

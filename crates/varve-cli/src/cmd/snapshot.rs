@@ -13,7 +13,7 @@ use varve_fs::fsck::Progress as At;
 
 use crate::output::{self, Progress};
 
-/// What to do.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -22,19 +22,19 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Give the present state of a store a name, at once
+    /// Create a snapshot of a store, at once
     Create(CreateArguments),
-    /// Tell the snapshots of a store
+    /// List the snapshots of a store
     List(ListArguments),
-    /// Let go of a snapshot
+    /// Delete a snapshot
     Delete(NameArguments),
-    /// Tell the paths that changed since a snapshot, or between two: A added, D removed, M changed, R renamed
+    /// List the paths that changed since a snapshot, or between two: A added, D removed, M changed, R renamed
     Diff(DiffArguments),
-    /// Make the whole tree what it was in a snapshot, at once; all snapshots stay
+    /// Roll the whole tree back to a snapshot, at once; all snapshots stay
     Rollback(RollbackArguments),
-    /// Write a snapshot to the standard output, or what has changed since another
+    /// Write a snapshot to the standard output, or its changes since another one
     Send(SendArguments),
-    /// Take over a snapshot from the standard input: into a store that has the one before, or a new one
+    /// Receive a snapshot from the standard input, into a store that has the one before it or into a new store
     Receive(ReceiveArguments),
 }
 
@@ -87,7 +87,7 @@ struct RollbackArguments {
     path: PathBuf,
     /// The snapshot's name
     name: String,
-    /// Only tell what would happen: A comes back, D goes, M changes, R is renamed
+    /// Only list what would change: A is added again, D is removed, M changes, R is renamed
     #[arg(long)]
     dry_run: bool,
     /// Print JSON
@@ -103,23 +103,23 @@ struct SendArguments {
     /// The snapshot's name
     #[arg(required_unless_present = "resume")]
     name: Option<String>,
-    /// Send only what has changed since this one, which the receiver has
+    /// Send only the changes since this snapshot, which the receiver has
     #[arg(long, value_name = "NAME")]
     since: Option<String>,
-    /// Go on where a receipt was interrupted, which printed this
+    /// Continue an interrupted receipt, which printed this token
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["name", "since"])]
     resume: Option<String>,
 }
 
 #[derive(Args)]
 struct ReceiveArguments {
-    /// A directory of a mount, a store, or where a new store is to be
+    /// A directory of a mount, a store, or the directory for a new store
     #[arg(value_name = "DIR|STORE")]
     path: PathBuf,
-    /// Only print with what `send --resume` goes on
+    /// Only print the token by which `send --resume` continues
     #[arg(long)]
     token: bool,
-    /// Only drop what came of an interrupted receipt
+    /// Only drop what an interrupted receipt has received
     #[arg(long, conflicts_with = "token")]
     discard: bool,
     /// Print JSON
@@ -138,7 +138,7 @@ fn send(arguments: &SendArguments) -> Result<()> {
         }
     };
     if std::io::stdout().is_terminal() {
-        return Err(Error::usage("a stream is no text for a terminal".to_owned())
+        return Err(Error::usage("a terminal cannot show a stream".to_owned())
             .hint("write it to a file with `> FILE`, or pipe it to `varve snapshot receive`"));
     }
     let mut out = Counted { inner: std::io::stdout().lock(), bytes: 0, progress: Progress::new() };
@@ -180,7 +180,7 @@ fn receive(arguments: &ReceiveArguments) -> Result<()> {
     Ok(())
 }
 
-/// Tells how many bytes have passed.
+/// Counts the bytes that pass, and shows the count.
 struct Counted<T> {
     inner: T,
     bytes: u64,
@@ -214,7 +214,7 @@ impl<T: Read> Read for Counted<T> {
     }
 }
 
-/// What a rollback does with what it tells of.
+/// What a rollback does with the item of a phase.
 fn verb(at: &At) -> &'static str {
     let [rows, files, _changes] = ROLL_BACK_PHASES;
     match at.phase {
@@ -224,7 +224,7 @@ fn verb(at: &At) -> &'static str {
     }
 }
 
-/// Does it.
+/// Runs the action.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
         Action::Create(CreateArguments { which: NameArguments { path, name }, json }) => {

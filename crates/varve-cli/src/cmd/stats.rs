@@ -10,34 +10,34 @@ use varve_daemon::stats::{Requests, Stats, take};
 
 use crate::output;
 
-/// What to tell, and how often.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Anything on a mount
+    /// A path on a mount
     #[arg(value_name = "DIR", default_value = ".")]
     path: PathBuf,
-    /// Seconds between two reports, 0.001 to 86400; the first is of all the time since the mount is served
+    /// Seconds between two reports, 0.001 to 86400; the first report covers all the time since the daemon began
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// Reports to give [default: until interrupted, one with --json]
+    /// The number of reports [default: until interrupted, one with --json]
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
     /// Print JSON, a line for each report
     #[arg(long)]
     json: bool,
-    /// Print all since the mount is served once, in the text format of Prometheus
+    /// Print the counts since the daemon began once, in the text format of Prometheus
     #[arg(long, conflicts_with_all = ["json", "count", "interval"])]
     prometheus: bool,
 }
 
-/// From a millisecond to a day.
+/// Reads an interval, from a millisecond to a day.
 fn interval(text: &str) -> std::result::Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.001..=86400.0).contains(seconds));
     let seconds = seconds.ok_or("a number of seconds from 0.001 to 86400 is wanted")?;
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Tells.
+/// Prints the reports.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut before = take(&arguments.path)?;
     if arguments.prometheus {

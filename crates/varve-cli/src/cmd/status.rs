@@ -12,10 +12,10 @@ use varve_types::Timestamp;
 
 use crate::output;
 
-/// What to tell about.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A store, or anything on a mount
+    /// A store, or a path on a mount
     #[arg(value_name = "STORE|DIR")]
     path: PathBuf,
     /// Print JSON
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Tells.
+/// Shows the status.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let status = status(&arguments.path)?;
     if arguments.json {
@@ -125,7 +125,7 @@ fn flatten(name: &str, value: &Value, rows: &mut Vec<(String, String)>) {
 /// Fields by which items of lists are told apart.
 const LABELS: &[&str] = &["name", "level"];
 
-/// What an item of a list calls itself.
+/// The name of an item of a list.
 fn label(item: &Value) -> Option<String> {
     match LABELS.iter().find_map(|field| item.get(field))? {
         Value::String(text) => Some(text.clone()),

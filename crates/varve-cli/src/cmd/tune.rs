@@ -21,28 +21,28 @@ const FIRST_LEVEL_ROWS: f64 = 131_072.0;
 /// Steps of the curve that are printed.
 const CURVE_STEPS: usize = 16;
 
-/// For what to choose.
+/// The arguments.
 #[derive(Args)]
 #[command(
-    after_help = "With --preset or another option of `varve format`, the store, which must not be mounted, becomes as told\n\
-    and keeps what is not told. Every file stays readable: tables of before are used as they are, and those that\n\
-    compactions write from the next mount on are of the new design. With --now all tables are written again at once,\n\
-    one after the other; it may be interrupted, and goes on where it was when it is called again. Alone, --now finishes\n\
-    what was begun, also on a mount."
+    after_help = "With --preset or another option of `varve format` the design of the store changes by these options; the store\n\
+    must not be mounted. Every file stays readable: the store uses the tables that it has, and compactions write tables\n\
+    of the new design from the next mount on. With --now the command writes all tables again at once, one after the\n\
+    other; it may be interrupted, and continues when it is called again. --now alone finishes an earlier change, also\n\
+    on a mount."
 )]
 pub(crate) struct Arguments {
-    /// A store that is not mounted (with --now alone, or anything on its mount), for what it holds; else any store of so
-    /// many rows
+    /// A store that is not mounted, whose rows are counted; with --now alone also a path on its mount [default: any store with
+    /// --rows rows]
     store: Option<PathBuf>,
     #[command(flatten)]
     design: Option<DesignOptions>,
-    /// Make the store what the plan says; its tables follow as they are merged
+    /// Change the design of the store to the plan; its tables follow as they are merged
     #[arg(long, requires = "store", conflicts_with = "design")]
     apply: bool,
-    /// Let the store choose by itself from now on, from the operations it counts
+    /// Let the store choose by itself from now on, by the operations that it counts
     #[arg(long, requires = "store", conflicts_with_all = ["apply", "design"])]
     auto: bool,
-    /// Write all tables again that are not yet what the store's design says
+    /// Write all tables again that are not of the store's design yet
     #[arg(long, requires = "store")]
     now: bool,
     /// Rows of the store: about one for each name
@@ -51,13 +51,13 @@ pub(crate) struct Arguments {
     /// Memory for filters and indexes, such as 256M
     #[arg(long, default_value = "256M", value_parser = size::parse, conflicts_with = "design")]
     memory: u64,
-    /// What is done most
+    /// The most frequent operations
     #[arg(long, value_enum, default_value = "mixed", conflicts_with_all = ["operations", "design"])]
     mix: NamedMix,
-    /// The mix as numbers: lookups that find, lookups that do not, writes, and listings of a directory
+    /// The mix as numbers: lookups that find a name, lookups that do not, writes, and listings of a directory
     #[arg(long, value_names = ["FOUND", "ABSENT", "WRITES", "SCANS"], num_args = 3..=4, conflicts_with = "design")]
     operations: Option<Vec<f64>>,
-    /// What the structures cost: as measured of Varve's, or as in the thesis that the model is from
+    /// The costs of the structures: measured on Varve, or from the thesis that has the model
     #[arg(long, value_enum, default_value = "varve", conflicts_with = "design")]
     costs: NamedCosts,
     /// Print JSON
@@ -87,19 +87,19 @@ enum NamedCosts {
     Thesis,
 }
 
-/// The answer.
+/// The answer, as JSON.
 #[derive(Serialize)]
 struct Advice {
     workload: Workload,
-    /// What each design costs.
+    /// The costs of each design.
     designs: Vec<DesignCosts>,
-    /// The best within the memory given.
+    /// The best plan within the given memory.
     plan: PlanReport,
-    /// The best of those that a store can carry out.
+    /// The best plan that a store can carry out.
     store_plan: StorePlanReport,
-    /// The best by memory.
+    /// The best plans, by memory.
     curve: Vec<PlanReport>,
-    /// What writing all tables again came to, if that was asked for.
+    /// The result of writing all tables again, with --now.
     redesign: Option<Redesign>,
 }
 
@@ -127,7 +127,7 @@ struct StorePlanReport {
     estimate: Estimate,
 }
 
-/// What a store has become.
+/// The result of a change of design, as JSON.
 #[derive(Serialize)]
 struct Redesigned<'a> {
     #[serde(with = "varve_engine::paths")]
@@ -144,7 +144,7 @@ impl From<Plan> for PlanReport {
     }
 }
 
-/// Chooses and prints, or makes a store as told.
+/// Chooses a design and prints it, or changes the design of a store.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match (&arguments.design, &arguments.store) {
         (Some(options), _) => redesign(arguments, options),
@@ -160,7 +160,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// Writes all tables again that are not of the store's design, if that was asked for.
+/// Writes all tables again that are not of the store's design, with --now.
 fn finish(arguments: &Arguments) -> Result<Option<Redesign>> {
     let Some(dir) = arguments.store.as_ref().filter(|_| arguments.now) else { return Ok(None) };
     let mut bar = output::Progress::new();
@@ -182,11 +182,13 @@ fn show_redesign(redesign: Option<Redesign>) {
     ));
 }
 
-/// Makes the store what `options` say.
+/// Changes the design of the store by `options`.
 fn redesign(arguments: &Arguments, options: &DesignOptions) -> Result<()> {
     let Some(dir) = &arguments.store else {
-        return Err(Error::usage("no store is named whose design to change".to_owned())
-            .hint("name one: `varve tune STORE --preset slimfs`"));
+        return Err(Error::usage(
+            "the command line names no store whose design to change".to_owned(),
+        )
+        .hint("name one: `varve tune STORE --preset slimfs`"));
     };
     require_offline(dir)?;
     let superblock = store::change_design(dir, |design| *design = options.over(*design))?;
@@ -200,7 +202,7 @@ fn redesign(arguments: &Arguments, options: &DesignOptions) -> Result<()> {
     Ok(())
 }
 
-/// Chooses by the model.
+/// Chooses a design by the model.
 fn advise(arguments: &Arguments) -> Result<()> {
     let costs = match arguments.costs {
         NamedCosts::Varve => Costs::VARVE,
@@ -215,8 +217,8 @@ fn advise(arguments: &Arguments) -> Result<()> {
     };
     let workload = Workload::of_rows(rows as f64, FIRST_LEVEL_ROWS, mix_of(arguments)?, costs);
     let Some(plan) = search::best(&workload, arguments.memory as f64) else {
-        return Err(Error::failed("no plan fits into the memory given")
-            .hint("give more of it by --memory, or fewer rows by --rows"));
+        return Err(Error::failed("no plan fits into the given memory")
+            .hint("raise --memory, or lower --rows"));
     };
     let designs = Design::ALL.iter().map(|&design| DesignCosts {
         design,
@@ -253,7 +255,7 @@ fn advise(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Makes `design` what `plan` says, or one that changes by itself.
+/// Changes `design` to `plan`, or to one that adapts by itself.
 fn change(design: &mut StoreDesign, plan: StorePlan, auto: bool) {
     if auto {
         design.tuning = Tuning::Auto;

@@ -14,7 +14,7 @@ use varve_types::Timestamp;
 use super::design::named;
 use crate::output;
 
-/// What to do.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -25,39 +25,38 @@ pub(crate) struct Arguments {
 enum Action {
     /// Begin a transaction, and print the directory in which to work
     Begin(BeginArguments),
-    /// Make all that was changed in a transaction part of the file system at once
+    /// Commit a transaction: all of its changes at once
     Commit(IdArguments),
-    /// Drop a transaction with all that was changed in it
+    /// Abort a transaction: drop all of its changes
     Abort(IdArguments),
-    /// Tell the open transactions
+    /// List the open transactions
     List(ListArguments),
-    /// Tell the paths that a transaction has changed: A added, D removed, M changed, R renamed
+    /// List the paths that a transaction has changed: A added, D removed, M changed, R renamed
     Diff(TellArguments),
-    /// Tell where a transaction is, when it began and how many paths and pairs it has changed
+    /// Show the directory of a transaction, when it began, and how many paths and pairs it has changed
     Status(TellArguments),
     /// Run a program in a transaction, as root: committed if it succeeds, else aborted
     Run(RunArguments),
-    /// Run a program where a view is seen at a directory
+    /// Run a program that sees a view at a directory
     #[command(hide = true)]
     Enter(EnterArguments),
 }
 
-/// How a transaction is to be
+/// The options of a transaction
 #[derive(Args)]
 struct HowArguments {
-    /// What it is kept apart from: `snapshot` sees its beginning, and of two that changed the same the first to commit wins;
-    /// `serializable` locks what it looks at and changes until it ends
+    /// The isolation from others: `snapshot` sees the state at its beginning, and if two change the same the first commit wins;
+    /// `serializable` locks what it reads and changes until it ends
     #[arg(long, value_name = "FROM", default_value = "snapshot", value_parser = named::<Isolation>)]
     isolation: Isolation,
-    /// What a serializable one does where others have locked what it asks for: `wait`, give way and begin again
-    /// (`restart`), or have the one call `fail` (EBUSY)
+    /// What a serializable transaction does when it meets the locks of others: `wait`, lose its locks and begin again (`restart`), or
+    /// let the call `fail` (EBUSY)
     #[arg(long, value_name = "WHAT", default_value = "wait", value_parser = named::<OnConflict>)]
     on_conflict: OnConflict,
-    /// How long one call waits for locks, 0 to 3600, also 2.5; then it fails (EBUSY)
+    /// How long one call waits for locks before it fails (EBUSY), 0 to 3600, also 2.5
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = transaction_options::lock_wait_ms)]
     lock_timeout: u64,
-    /// Of transactions that wait for each other the one with the smallest number gives way (EDEADLK), of equal ones the
-    /// youngest
+    /// The priority in a deadlock: the victim (EDEADLK) is the transaction with the smallest number, and of equal ones the youngest
     #[arg(long, value_name = "N", default_value_t = 0)]
     priority: u32,
 }
@@ -78,7 +77,7 @@ impl HowArguments {
 struct BeginArguments {
     #[command(flatten)]
     how: HowArguments,
-    /// Abort it when nobody has used it for so long, 1s at least: 90s, 10m, 2h, 7d [default: never]
+    /// Abort the transaction when no program has used it for so long, 1s at least: 90s, 10m, 2h, 7d [default: never]
     #[arg(long, value_name = "TIME", value_parser = transaction_options::idle_s)]
     idle_abort: Option<u64>,
     /// Print JSON
@@ -120,12 +119,11 @@ struct TellArguments {
 struct RunArguments {
     #[command(flatten)]
     how: HowArguments,
-    /// How often to run the program again if others have changed what it changed, were in the way of its commit or of calls of a
-    /// program that failed, or it gave way to them
+    /// How often to run the program again after a conflict, after a deadlock, or if it failed because a call met the locks of others
     #[arg(long, value_name = "N", default_value_t = 0)]
     retry: u32,
-    /// The directory to work in, on a mount: the program sees the transaction there, all others what was before. It begins in
-    /// the working directory that you are in if that lies in DIR, else in DIR; what it does outside of DIR is done at once and stays
+    /// The directory to work in, on a mount: the program sees the transaction there, and all other programs do not. It begins in
+    /// your working directory if that lies in DIR, else in DIR. Changes outside of DIR are no part of the transaction
     dir: PathBuf,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
@@ -136,14 +134,14 @@ struct RunArguments {
 struct EnterArguments {
     /// The view
     view: PathBuf,
-    /// Where it is to be seen
+    /// The directory at which the program sees it
     dir: PathBuf,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
-/// Does it.
+/// Runs the action.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.action {
         Action::Begin(BeginArguments { how, idle_abort, json, dir }) => {
@@ -196,7 +194,7 @@ fn list(told: &Value, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// What there is to say of the locks of a transaction, if it takes any.
+/// The locks of a transaction in words, if it takes any.
 fn locks(txn: &Value) -> Option<String> {
     let locks = txn["locks"].as_u64()?;
     if let Some(why) = txn["gave_way"].as_str() {

@@ -11,15 +11,15 @@ use varve_fuse::UnmountMode;
 
 use crate::output;
 
-/// What to unmount.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The directory a store is mounted on
+    /// The directory on which a store is mounted
     dir: PathBuf,
-    /// Take the mount away now and let programs that use it finish; does not wait
+    /// Detach the mount now and let programs that use it finish; does not wait for them
     #[arg(short, long)]
     lazy: bool,
-    /// Also abort what programs are waiting for
+    /// Also abort the calls that programs wait for
     #[arg(short, long, conflicts_with = "lazy")]
     force: bool,
     /// Print JSON
@@ -38,7 +38,7 @@ struct Told {
     elsewhere: Option<PathBuf>,
 }
 
-/// Unmounts.
+/// Unmounts the directory.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     logging::to_stderr(log::LevelFilter::Warn);
     let mode = match arguments {

@@ -9,13 +9,13 @@ use varve_daemon::upgrade;
 
 use crate::output;
 
-/// Which mount, and by what.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The directory a store is mounted on, or the store
+    /// The directory on which a store is mounted, or the store
     #[arg(value_name = "DIR|STORE")]
     path: PathBuf,
-    /// The program to go on with [default: this one]
+    /// The program that takes over [default: this one]
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
     /// Print JSON
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Upgrades.
+/// Upgrades the mount.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let begin = Instant::now();
     let ready = upgrade::upgrade(&arguments.path, arguments.binary.as_deref())?;

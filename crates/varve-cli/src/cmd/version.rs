@@ -1,4 +1,4 @@
-//! `varve version`: tell the version.
+//! `varve version`: show the version.
 
 use clap::Args;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use varve::Result;
 
 use crate::output;
 
-/// How to tell.
+/// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Print JSON
@@ -20,7 +20,7 @@ struct Version {
     format_version: u32,
 }
 
-/// Tells.
+/// Shows the version.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let version = Version {
         version: env!("CARGO_PKG_VERSION"),

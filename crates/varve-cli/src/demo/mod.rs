@@ -1,4 +1,4 @@
-//! A demonstration that needs nothing and leaves nothing behind.
+//! A demonstration that needs no preparation and leaves nothing behind.
 //!
 //! 1. Format a store in a temporary directory and mount it, in this process. Without /dev/fuse or a right to
 //!    mount, the demonstration goes on through the library alone, and says so.
@@ -21,7 +21,7 @@ use steps::Measured;
 use varve::{Error, Result, size};
 use varve_daemon::mount::AttachError;
 
-/// How much to do.
+/// The size of the demonstration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Plan {
     /// Files to make.
@@ -30,10 +30,10 @@ pub(crate) struct Plan {
     pub(crate) dirs: u32,
 }
 
-/// One step's figures; a place that was not there has none.
+/// The figures of one step.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    /// What was done.
+    /// The step.
     pub(crate) step: &'static str,
     /// Operations.
     pub(crate) operations: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Row {
 /// What the demonstration measured.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
-    /// How much was done.
+    /// The size of the demonstration.
     pub(crate) plan: Plan,
     /// How the store was mounted; `None` if it could not be.
     pub(crate) method: Option<String>,
@@ -60,11 +60,11 @@ pub(crate) struct Figures {
     pub(crate) rows: Vec<Row>,
     /// Files compared byte for byte after the store was opened again.
     pub(crate) files_compared: u64,
-    /// Bytes the store takes after everything.
+    /// Bytes that the store takes in the end.
     pub(crate) store_bytes: u64,
 }
 
-/// Runs the demonstration, telling lines to `tell` as it goes.
+/// Runs the demonstration; passes each line of output to `tell`.
 pub(crate) fn run(plan: Plan, tell: &mut dyn FnMut(&str)) -> Result<Figures> {
     let mut scene = Scene::new()?;
     let mounted = match scene.mount() {

@@ -91,7 +91,7 @@ fn a_mount_is_taken_for_itself_whatever_lies_in_its_root() {
     run(varve().arg("format").arg(&inner));
     for line in ["snapshot list", "txn list", "kv list", "status"] {
         let said = fails(varve().args(line.split(' ')).arg(&inner), 1);
-        assert!(said.contains("is a store, and on a mount of another"), "{said}");
+        assert!(said.contains("is a store, and lies on a mount of another"), "{said}");
         assert!(said.contains(&format!("name {}", dir.display())), "{said}");
     }
     run(varve().args(["txn", "begin"]).arg(&inner));
@@ -152,7 +152,7 @@ fn a_transaction_is_where_its_mount_has_it_whoever_answers() {
     assert!(outside.path().join("precious").exists());
     listens(&mount, "control", 1000, answer(outside.path()));
     let said = run();
-    assert!(said.contains("is not who mounted it"), "{said}");
+    assert!(said.contains("another user mounted the store"), "{said}");
     for id in ["../../../etc", "", "7/.."] {
         let answer = format!("{{\"done\":{{\"id\":\"{id}\",\"path\":null}}}}\n").leak();
         listens(&mount, "control", 0, answer);
@@ -189,7 +189,7 @@ fn nobody_else_is_told_or_believed_in_the_place_of_a_daemon() {
             word => word.into(),
         });
         let said = fails(Command::new(program).args(words), 1);
-        assert!(said.contains("is not who mounted it"), "{line}: {said}");
+        assert!(said.contains("another user mounted the store"), "{line}: {said}");
     }
     ["control", "kv"].into_iter().for_each(|name| is_back(&mount, name));
 }

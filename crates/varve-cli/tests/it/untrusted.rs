@@ -138,7 +138,10 @@ fn who_may_not_is_told_so() {
     assert!(said.contains("another user") && said.contains("as root"), "{said}");
     fs::set_permissions(mount.store(), Permissions::from_mode(0o755)).unwrap();
     let said = told("upgrade", &mount.path());
-    assert!(said.contains("not for you to ask") && said.contains("only root"), "{said}");
+    assert!(
+        said.contains("this user may not ask the daemon") && said.contains("only root"),
+        "{said}"
+    );
 }
 
 /// Where one of them did not see the other's process, as in a container, neither the daemon nor who asked it was told who the other is.
@@ -615,7 +618,10 @@ fn flags_that_are_changed_hold_for_views_and_all_other_ways() {
     let mut command = varve();
     command.arg(mount.store()).arg(&dir).args(["-o", "rw,remount,ro"]);
     let said = fails(&mut command, 32);
-    assert!(said.contains("a view is not") && said.contains("busy"), "{said}");
+    assert!(
+        said.contains("a snapshot or transaction within it is not") && said.contains("busy"),
+        "{said}"
+    );
     drop(writes);
     remount("rw");
     assert!(Command::new(two.join("true")).status().unwrap().success());

@@ -315,7 +315,7 @@ fn a_program_that_cannot_be_started_leaves_the_old_one_serving() {
     for _ in 0..2 {
         let fleeting = script(elsewhere.path(), "fleeting", &body);
         let said = refused(&mount, &fleeting);
-        assert!(said.contains("goes on"), "{said}");
+        assert!(said.contains("continues"), "{said}");
         held.write_all(b"still here").unwrap();
     }
     upgrade(&mount, Path::new(BINARY));

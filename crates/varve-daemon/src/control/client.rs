@@ -1,4 +1,4 @@
-//! Asking a daemon on its control socket.
+//! The client's side of the control socket: sends one request to a daemon and waits for the answer.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -15,20 +15,20 @@ use super::request::{Request, ViewRequest};
 use crate::socket;
 use crate::target::Target;
 
-/// How long a daemon may take to say that it will tell how it ends.
+/// How long a daemon may take to promise a report on its end.
 const PROMISE_WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Connects to the daemon that has the store `store` open.
+/// Connects to the daemon that serves the store `store`.
 pub(crate) fn connect(store: &Path) -> std::io::Result<UnixStream> {
     socket::connect(store, socket::CONTROL)
 }
 
-/// Has the daemon that has the store open do `request`; its answer is a JSON value.
+/// Sends `request` to the daemon of `target`; the answer is a JSON value.
 pub(crate) fn ask(target: &Target, request: &Request) -> Result<Value> {
     ask_watching(target, request, &mut |_| ())
 }
 
-/// The same, where a daemon may tell how far it is.
+/// Like [`ask`]; passes each progress line of the daemon to `progress`.
 pub(crate) fn ask_watching(
     target: &Target,
     request: &Request,
@@ -40,17 +40,17 @@ pub(crate) fn ask_watching(
                 "the transaction is committed as a whole or not at all: if the daemon is gone, mount again, and `varve txn \
                  list` names it if it is not committed (a serializable one has ended either way)"
             }
-            _ => "`varve status` tells whether it runs; its log is varve.log in the store",
+            _ => "`varve status` shows whether it runs; its log is varve.log in the store",
         };
         let store = target.store.display();
         Error::failed(format!("the daemon of {store} does not answer: {error}")).hint(hint)
     };
     let mut daemon = target.answered_by(connect(&target.store), lost)?;
-    // No matter how long it takes, as a large rollback does: a daemon that has gone has hung up.
+    // Without a time limit, as a large rollback takes long: a daemon that dies closes the connection.
     let mut line = serde_json::to_string(request)
-        .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
+        .map_err(|error| Error::usage(format!("cannot write the request as JSON: {error}")))?;
     line.push('\n');
-    // A daemon that does not hear us says why before it hangs up.
+    // A daemon that refuses the client sends its reason and then closes the connection.
     drop(daemon.write_all(line.as_bytes()));
     let (mut daemon, mut answer) = (BufReader::new(daemon), String::new());
     loop {
@@ -60,7 +60,7 @@ pub(crate) fn ask_watching(
             Ok(Report::At { phase, done, permille }) => {
                 let known = ROLL_BACK_PHASES.into_iter().find(|known| *known == phase);
                 known.into_iter().for_each(|phase| progress(Progress { phase, done, permille }));
-                // One that is gone is noticed when there is no answer.
+                // If the daemon is gone, reading the answer fails.
                 drop(daemon.get_mut().write_all(b"\n"));
             }
             Ok(report) => return report.into_value(),
@@ -69,27 +69,27 @@ pub(crate) fn ask_watching(
     }
 }
 
-/// What a daemon has promised: to tell how it ends.
-pub(crate) struct End {
+/// A daemon's promise to report how it ends.
+pub(crate) struct EndPromise {
     daemon: BufReader<UnixStream>,
     line: Vec<u8>,
 }
 
-impl End {
-    /// Asks the daemon of `target`; `None` if none answers, or it is of an earlier version.
-    pub(crate) fn ask(target: &Target) -> Option<End> {
+impl EndPromise {
+    /// Asks the daemon of `target` for the promise; `None` if no daemon answers, or if its version is too old.
+    pub(crate) fn ask(target: &Target) -> Option<EndPromise> {
         let reached = connect(&target.store);
         let unheard = |error| Error::io("ask", &target.store, &error);
         let mut daemon = target.answered_by(reached, unheard).ok()?;
         let mut line = serde_json::to_string(&Request::End).ok()?;
         line.push('\n');
         daemon.write_all(line.as_bytes()).ok()?;
-        let mut end = End { daemon: BufReader::new(daemon), line: Vec::new() };
+        let mut end = EndPromise { daemon: BufReader::new(daemon), line: Vec::new() };
         end.hear(PROMISE_WAIT_MAX)?.ok()?;
         Some(end)
     }
 
-    /// What it says within `patience`; an error also if it has hung up and said nothing.
+    /// The report, if it comes within `patience`. A connection that closes without a report is an error.
     pub(crate) fn hear(&mut self, patience: Duration) -> Option<Result<()>> {
         let read = self.daemon.get_ref().set_read_timeout(Some(patience));
         match read.and_then(|()| self.daemon.read_until(b'\n', &mut self.line)) {
@@ -97,8 +97,11 @@ impl End {
             Ok(_) | Err(_) => {}
         }
         let report = serde_json::from_slice::<Report>(&std::mem::take(&mut self.line));
-        let silent =
-            |_| Err(Error::failed("it ended without closing the store, as when it is killed"));
+        let silent = |_| {
+            Err(Error::failed(
+                "the daemon ended without closing the store, as a killed process does",
+            ))
+        };
         Some(report.map_or_else(silent, |report| report.into_value().map(drop)))
     }
 }

@@ -1,18 +1,17 @@
-//! The control socket in the store of a mount: what clients ask ([`request`]) and what the daemon answers ([`report`]), both as
-//! lines of JSON.
+//! The control socket in the store of a mount, on which clients ask the daemon.
 //!
 //! ```text
 //! client: {"upgrade": {"binary": PATH}} LF  -->  daemon
-//! client: {"views": ...} LF              -->  daemon
-//! client: "redesign" LF                  -->  daemon
-//! client: "end" LF                       -->  daemon
-//! client <--  {"ready": ...} LF  or  {"failed": ...} LF      by the daemon, or by its successor
-//! client <--  {"done": ...} LF  or  {"failed": ...} LF       if it is about views or a step of a redesign; streams: `transfer`
-//! client <--  {"done": null} LF, then the same or {"failed": ...} LF      at once, and when the daemon has ended: who asked for its end
-//! client <--  {"at": ...} LF                                 before that, if he has asked to be told how far it is; he says LF to each
+//! client: {"views": ...} LF                 -->  daemon     a request about snapshots, transactions or clones
+//! client: "redesign" LF                     -->  daemon
+//! client: "end" LF                          -->  daemon
+//! client <--  {"ready": ...} LF  or  {"failed": ...} LF      upgrade: from the daemon, or from its successor
+//! client <--  {"done": ...} LF   or  {"failed": ...} LF      views, redesign; streams: see `transfer`
+//! client <--  {"at": ...} LF                                 before that, if the request asks for progress; the client confirms each by LF
+//! client <--  {"done": null} LF, then the same or {"failed": ...} LF      end: at once, and when the daemon has ended
 //! ```
 //!
-//! [`client`] asks, [`server`] hears and has the request done.
+//! [`request`] and [`report`] are the messages; [`client`] is the client's side, [`server`] the daemon's.
 
 pub(crate) mod client;
 mod report;

@@ -1,5 +1,6 @@
-//! What a daemon tells the process that started it or asked it for something, as one line of JSON; before that, lines that tell how
-//! far it is, to who has asked for them.
+//! What a daemon reports, as lines of JSON, to the process that started it and to its clients.
+//!
+//! A client that asked for progress gets lines of [`Report::At`] first. The last line is one of the others.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -28,24 +29,24 @@ pub struct Ready {
     pub refusals: Vec<String>,
 }
 
-/// The line.
+/// One line of a daemon.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Report {
     /// The mount answers.
     Ready(Ready),
-    /// So far it is.
+    /// The progress of the request.
     At {
-        /// What is being worked on.
+        /// The phase of the work.
         phase: String,
-        /// How many of them are done.
+        /// How many items of the phase are done.
         done: u64,
-        /// The part of the phase that is done, in thousandths, as far as that is known.
+        /// The part of the phase that is done, in thousandths, if it is known.
         permille: Option<u16>,
     },
-    /// It is done, and this is what there is to say.
+    /// The request is done; the value is its answer.
     Done(serde_json::Value),
-    /// It could not be done.
+    /// The request failed.
     Failed {
         /// What happened.
         message: String,
@@ -57,7 +58,7 @@ pub(crate) enum Report {
 }
 
 impl Report {
-    /// A failure.
+    /// The report of `error`.
     pub(crate) fn of(error: &Error) -> Report {
         Report::Failed {
             message: error.message().to_owned(),
@@ -66,10 +67,10 @@ impl Report {
         }
     }
 
-    /// As it is written, with its end. What cannot be written is a failure too, so that whoever waits hears of it.
+    /// The report as a line with its end. A report that cannot be written as JSON becomes a failure, so that the client gets an answer.
     pub(crate) fn line(&self) -> String {
         let failed = |error: serde_json::Error| {
-            Report::of(&Error::failed(format!("the answer cannot be written as JSON: {error}")))
+            Report::of(&Error::failed(format!("cannot write the answer as JSON: {error}")))
         };
         let line = serde_json::to_string(self)
             .or_else(|error| serde_json::to_string(&failed(error)))
@@ -77,7 +78,7 @@ impl Report {
         line + "\n"
     }
 
-    /// What it says of a mount.
+    /// The mount, if the report is about one.
     pub(crate) fn into_result(self) -> Result<Ready> {
         match self {
             Report::Ready(ready) => Ok(ready),
@@ -88,7 +89,7 @@ impl Report {
         }
     }
 
-    /// What it says of anything else.
+    /// The answer to a request that is not about a mount.
     pub(crate) fn into_value(self) -> Result<serde_json::Value> {
         match self {
             Report::Done(value) => Ok(value),
@@ -104,7 +105,7 @@ impl Report {
     }
 }
 
-/// Writes one line; a client that has gone needs none.
+/// Sends `report` to `client`. It is no failure if the client is gone.
 pub(crate) fn answer(client: &mut UnixStream, report: &Report) {
     drop(client.write_all(report.line().as_bytes()));
 }

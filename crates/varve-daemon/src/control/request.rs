@@ -1,4 +1,4 @@
-//! What is asked on the daemon's socket: a line of JSON each.
+//! What a client asks on the control socket: one line of JSON.
 
 use std::path::PathBuf;
 
@@ -10,86 +10,86 @@ use varve_fs::stream::Receipt;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
-    /// Be replaced by this binary.
+    /// Replace the daemon by this binary.
     Upgrade {
         #[serde(with = "varve_engine::paths")]
         binary: PathBuf,
     },
-    /// Do something with views.
+    /// A request about snapshots, transactions or clones.
     Views(ViewRequest),
-    /// Take the next step to make all tables what the store's design says.
+    /// Write the next tables again by the store's design.
     Redesign,
-    /// Say now that this was heard, and later, when the store is closed, how that went.
+    /// Confirm now, and report later how closing the store went.
     End,
 }
 
-/// What a client may ask for about views.
+/// A request about snapshots, transactions or clones.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ViewRequest {
-    /// Give the present state a name.
+    /// Create a snapshot of the present state.
     CreateSnapshot {
         /// The name.
         name: String,
     },
-    /// Let go of a named state.
+    /// Delete a snapshot.
     DeleteSnapshot {
         /// Its name.
         name: String,
     },
-    /// Tell the named states.
+    /// List the snapshots.
     ListSnapshots,
-    /// Tell the paths that changed after one named state.
+    /// List the paths that changed after a snapshot.
     DiffSnapshots {
         /// Its name.
         from: String,
-        /// The later one up to which, or none for now.
+        /// The later snapshot up to which; none means the present state.
         to: Option<String>,
     },
-    /// Take the file system back to a named state.
+    /// Roll the file system back to a snapshot.
     Rollback {
         /// Its name.
         name: String,
-        /// Only tell what would happen.
+        /// Only list what would change.
         dry_run: bool,
-        /// Tell now and then how far it is. A daemon of an earlier version does not.
+        /// Send progress lines. A daemon of an earlier version sends none.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         watched: bool,
     },
-    /// Send a named state ([`crate::transfer`]).
+    /// Send a snapshot ([`crate::transfer`]).
     Send(SendRequest),
-    /// Receive one.
+    /// Receive a snapshot.
     Receive,
-    /// Tell where an interrupted receipt is to go on.
+    /// Return the token by which an interrupted receipt continues.
     Receipt,
-    /// Drop what came of an interrupted receipt.
+    /// Drop what an interrupted receipt has received.
     DiscardReceipt,
     /// Begin a transaction that shows a directory.
     Begin {
         /// Its inode number.
         root: u64,
-        /// How it is to be.
+        /// Its options.
         #[serde(default)]
         options: TransactionOptions,
     },
-    /// Make a transaction part of the file system.
+    /// Commit a transaction.
     Commit {
         /// Its id.
         id: String,
     },
-    /// Drop a transaction.
+    /// Abort a transaction.
     Abort {
         /// Its id.
         id: String,
     },
-    /// Tell the open transactions.
+    /// List the open transactions.
     ListTransactions,
-    /// Tell the paths that a transaction has changed.
+    /// List the paths that a transaction has changed.
     Diff {
         /// Its id.
         id: String,
     },
-    /// Tell of a transaction, with how much it has changed.
+    /// Return the status of a transaction, with how much it has changed.
     Status {
         /// Its id.
         id: String,
@@ -99,7 +99,7 @@ pub enum ViewRequest {
 }
 
 impl ViewRequest {
-    /// Whether it changes what is seen of files, snapshots and transactions.
+    /// Whether the request changes files, snapshots or transactions.
     pub(crate) fn is_change(&self) -> bool {
         matches!(
             self,
@@ -115,35 +115,35 @@ impl ViewRequest {
         )
     }
 
-    /// Whether who asks wants to be told how far it is.
+    /// Whether the client asked for progress lines.
     pub(crate) fn is_watched(&self) -> bool {
         matches!(self, ViewRequest::Rollback { watched: true, .. })
     }
 }
 
-/// What is to be copied, and where to.
+/// What to clone, and where to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CloneRequest {
-    /// The snapshot that it is in; none: the main view.
+    /// The snapshot that has the original; none means the present state.
     pub snapshot: Option<String>,
-    /// The inode number of the directory that has its name.
+    /// The inode number of the directory that has the original's name.
     pub dir: u64,
-    /// The name; none: the directory itself.
+    /// The name of the original; none means the directory itself.
     pub name: Option<Vec<u8>>,
-    /// The inode number of the directory that gets the copy.
+    /// The inode number of the directory that gets the clone.
     pub into: u64,
-    /// Its name there.
+    /// The clone's name.
     pub to: Vec<u8>,
 }
 
-/// Which snapshot is sent.
+/// Which snapshot to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendRequest {
     /// Its name.
     pub name: String,
-    /// The one that the receiver has.
+    /// The snapshot that the receiver has already.
     pub since: Option<String>,
-    /// What was received of it.
+    /// What an interrupted receipt has received of it.
     pub resumed: Option<Receipt>,
 }
 

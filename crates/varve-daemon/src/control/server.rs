@@ -1,11 +1,14 @@
 //! The daemon's side of the control socket.
 //!
-//! 1. A thread takes one client after the other. Only root and the daemon's own user are heard.
-//! 2. Each has a thread of its own, as one may be slow to say what it wants, or wait for what another has locked, and that for its
-//!    commit; and an upgrade waits for those that are under way.
-//! 3. The binary is asked whether it can take over (`--probe`); nothing has been stopped until then.
-//! 4. Nobody works with views any more, until the mount is served again (`service::admission_gate`), and their mounts are taken away.
-//! 5. The order is left for the serving thread and the session paused. Whoever serves next answers the client.
+//! 1. One thread accepts clients. A thread for each client reads its request and does it: a client may be slow to send, and a commit may
+//!    wait for locks that another client's commit releases.
+//! 2. The daemon answers root and its own user, and refuses all others.
+//! 3. For an upgrade it asks the binary whether it can take over (`--probe`). Nothing has stopped by then.
+//! 4. It closes the admission gate ([`crate::service`]) and removes the mounts of snapshots and transactions. Until the mount is served
+//!    again, each request about them is refused.
+//! 5. It stores the order for the serving thread and pauses the session. The process that serves next answers the client.
+//!
+//! Invariants: at most [`HEARD_MAX`] clients send a request at a time, and at most [`REQUESTS_MAX`] + [`ENDS_MAX`] requests are done.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -26,73 +29,73 @@ use varve_fuse::PauseHandle;
 
 use super::report::{Report, answer};
 use super::request::{Request, ViewRequest};
-use crate::service::{Closed, ViewDesk, Working, being_upgraded};
+use crate::service::{Admitted, GateClosed, ViewService, being_upgraded};
 use crate::slots::{Slot, Slots};
 use crate::socket::{self, CONTROL, InTime, SocketName};
 use crate::upgrade::probe::probe;
 
 /// The longest request that is read.
 const REQUEST_BYTES_MAX: u64 = 32 << 10;
-/// Clients that say what they want at once.
+/// Clients whose requests are read at a time.
 const HEARD_MAX: usize = 64;
-/// Requests that are worked on at once. So many wait only for what others have locked.
+/// Requests that are done at a time. Only requests that wait for locks become so many.
 const REQUESTS_MAX: usize = 256;
-/// Transactions that are ended beside those, as what the others wait for.
+/// Commits and aborts that are done beyond [`REQUESTS_MAX`]: they release the locks for which the others wait.
 const ENDS_MAX: usize = 32;
-/// Clients that wait to be told how the daemon ends.
-const WITNESSES_MAX: usize = 64;
-/// How long a client may take to say what it wants, and to hear.
+/// Clients that wait for the report on the daemon's end.
+const END_WAITERS_MAX: usize = 64;
+/// How long a client may take to send its request, and to receive a report.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
-/// How often a client is told how far his request is.
+/// The shortest time between two progress lines.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
 
-/// A binary that is to take over, and who asked.
+/// A request for an upgrade that the serving thread has to carry out.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct UpgradeOrder {
     pub(crate) binary: PathBuf,
     pub(crate) client: UnixStream,
-    /// Until the order is refused.
-    _nobody_works: Closed,
+    /// Keeps the gate closed until the order is refused.
+    _closed: GateClosed,
 }
 
-impl Order {
-    /// Tells the client why nothing has changed.
+impl UpgradeOrder {
+    /// Reports to the client why nothing has changed.
     pub(crate) fn refuse(mut self, error: &Error) {
         log::warn!("not upgraded: {}", error.message());
         answer(&mut self.client, &Report::of(error));
     }
 }
 
-/// The socket of a mount and what was asked on it. Removed when dropped.
+/// The control socket of a mount. Dropping it removes the socket.
 pub(crate) struct Control {
     _name: SocketName,
-    desk: Arc<Mutex<Desk>>,
+    shared: Arc<Mutex<Shared>>,
 }
 
-/// Between the thread that hears and the one that serves.
+/// What the threads for clients share with the serving thread.
 #[derive(Default)]
-struct Desk {
-    /// Of the session that serves now.
+struct Shared {
+    /// Pauses the session that serves now.
     pause: Option<PauseHandle>,
-    views: Option<Arc<ViewDesk>>,
-    order: Option<Order>,
-    witnesses: Witnesses,
+    views: Option<Arc<ViewService>>,
+    order: Option<UpgradeOrder>,
+    end_waiters: EndWaiters,
 }
 
-/// Who is told how the daemon ends.
+/// The clients that wait for the report on the daemon's end.
 #[derive(Default)]
-struct Witnesses {
+struct EndWaiters {
     clients: Vec<UnixStream>,
-    /// They have been taken: nobody who comes now would be told.
+    /// The serving thread has taken them: a client that comes now would get no report.
     are_taken: bool,
 }
 
-impl Witnesses {
-    /// Says to `client` that it will be told, and keeps it.
+impl EndWaiters {
+    /// Confirms to `client` that it will get the report, and keeps it.
     fn admit(&mut self, mut client: UnixStream) {
         self.clients.retain(is_connected);
-        if self.are_taken || self.clients.len() >= WITNESSES_MAX {
-            let error = Error::failed("the daemon tells nobody else how it ends");
+        if self.are_taken || self.clients.len() >= END_WAITERS_MAX {
+            let error = Error::failed("too many clients wait for the report on the daemon's end");
             return answer(&mut client, &Report::of(&error.hint("wait until the store is free")));
         }
         answer(&mut client, &Report::Done(Value::Null));
@@ -101,52 +104,53 @@ impl Witnesses {
 }
 
 impl Control {
-    /// Listens in `dir`, the directory of a store that is locked by this process.
+    /// Listens in `dir`, the directory of a store that this process has locked.
     pub(crate) fn listen(dir: OwnedFd) -> Result<Control> {
         let failed = |error: std::io::Error| Error::io("listen on", Path::new(CONTROL), &error);
         let (listener, name) = socket::listen(dir, CONTROL).map_err(failed)?;
-        let control = Control { _name: name, desk: Arc::default() };
-        let desk = Arc::clone(&control.desk);
-        let hall = Hall {
+        let control = Control { _name: name, shared: Arc::default() };
+        let shared = Arc::clone(&control.shared);
+        let limits = Limits {
             heard: Slots::new(HEARD_MAX),
             requests: Slots::new(REQUESTS_MAX),
             ends: Slots::new(ENDS_MAX),
         };
-        let hear = move || socket::take_clients(&listener, |client| admit(client, &desk, &hall));
+        let hear =
+            move || socket::take_clients(&listener, |client| admit(client, &shared, &limits));
         thread::Builder::new().name("varve-control".to_owned()).spawn(hear).map_err(failed)?;
         Ok(control)
     }
 
-    /// Says which session serves now, and who knows of its views.
-    pub(crate) fn serves(&self, pause: PauseHandle, views: Arc<ViewDesk>) {
-        let mut desk = self.desk.lock();
-        (desk.pause, desk.views) = (Some(pause), Some(views));
+    /// Sets the session that serves now, and the service for its snapshots and transactions.
+    pub(crate) fn serves(&self, pause: PauseHandle, views: Arc<ViewService>) {
+        let mut shared = self.shared.lock();
+        (shared.pause, shared.views) = (Some(pause), Some(views));
     }
 
     /// The order for which the session was paused.
-    pub(crate) fn take_order(&self) -> Option<Order> {
-        let mut desk = self.desk.lock();
-        (desk.pause, desk.views) = (None, None);
-        desk.order.take()
+    pub(crate) fn take_order(&self) -> Option<UpgradeOrder> {
+        let mut shared = self.shared.lock();
+        (shared.pause, shared.views) = (None, None);
+        shared.order.take()
     }
 
-    /// Those who asked to be told how the daemon ends. Nobody else is from now on.
-    pub(crate) fn take_witnesses(&self) -> Vec<UnixStream> {
-        let witnesses = &mut self.desk.lock().witnesses;
-        witnesses.are_taken = true;
-        std::mem::take(&mut witnesses.clients)
+    /// The clients that wait for the report on the daemon's end. From now on no other client is accepted for it.
+    pub(crate) fn take_end_waiters(&self) -> Vec<UnixStream> {
+        let end_waiters = &mut self.shared.lock().end_waiters;
+        end_waiters.are_taken = true;
+        std::mem::take(&mut end_waiters.clients)
     }
 }
 
-/// Whether a client, who has nothing more to say, has not hung up.
+/// Whether a client is still connected. REQUIRES: it has nothing more to send.
 fn is_connected(client: &UnixStream) -> bool {
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     let said = rustix::net::recv(client, &mut [0; 1], flags);
     said.is_ok_and(|(_, len)| len > 0) || said == Err(Errno::AGAIN)
 }
 
-/// Tells `client`, if he wants that, now and then how far it is. Nobody waits for him: only once he says that he has heard the last line
-/// he gets another, so that there is room for his answer.
+/// Sends progress lines to `client`, if it asked for them. The daemon never waits for the client: it sends the next line only after the
+/// client has confirmed the last one, so that the socket's buffer always has room for the answer.
 fn tell(client: &UnixStream, is_wanted: bool) -> impl FnMut(Progress) {
     let mut told: Option<Instant> = None;
     move |Progress { phase, done, permille }| {
@@ -160,63 +164,63 @@ fn tell(client: &UnixStream, is_wanted: bool) -> impl FnMut(Progress) {
     }
 }
 
-/// Whether a client has said so since this was asked last.
+/// Whether the client has confirmed a line since the last call.
 fn has_heard(client: &UnixStream) -> bool {
     let mut said = [0; 1];
     rustix::net::recv(client, &mut said, RecvFlags::DONTWAIT).is_ok_and(|(_, len)| len == 1)
 }
 
-/// Slots for clients.
+/// The limits on clients and requests.
 #[derive(Clone)]
-struct Hall {
+struct Limits {
     heard: Slots,
     requests: Slots,
-    /// For those who end transactions, beside those.
+    /// For commits and aborts, when `requests` has none left.
     ends: Slots,
 }
 
-impl Hall {
-    /// A place for who asks for this.
-    fn place_for(&self, request: &Request) -> Result<Slot> {
+impl Limits {
+    /// A slot for `request`.
+    fn slot_for(&self, request: &Request) -> Result<Slot> {
         use ViewRequest::{Abort, Commit};
         let is_end = matches!(request, Request::Views(Commit { .. } | Abort { .. }));
         let beside = || is_end.then(|| self.ends.take()).flatten();
         self.requests.take().or_else(beside).ok_or_else(|| {
-            Error::failed(format!("{REQUESTS_MAX} requests are being worked on"))
-                .hint("try again when some are done, as those that wait for a transaction's locks")
+            Error::failed(format!("the daemon is busy with {REQUESTS_MAX} requests"))
+                .hint("try again later; `varve txn list` shows which transactions hold locks that others wait for")
         })
     }
 }
 
-/// Has a thread hear one client, and do what he asks. Without one he is hung up on.
-fn admit(mut client: UnixStream, desk: &Arc<Mutex<Desk>>, hall: &Hall) {
-    // None of those before takes it for long.
-    let heard = hall.heard.wait();
-    let (desk, hall) = (Arc::clone(desk), hall.clone());
+/// Starts a thread that reads the request of one client and does it. If no thread can be started, the connection closes.
+fn admit(mut client: UnixStream, shared: &Arc<Mutex<Shared>>, limits: &Limits) {
+    // Each client has a slot only as long as its request is read.
+    let heard = limits.heard.wait();
+    let (shared, limits) = (Arc::clone(shared), limits.clone());
     let work = move || {
         let request = understand(&client, CLIENT_PATIENCE).inspect_err(|error| {
             log::warn!("{}", error.message());
         });
         drop(heard);
-        match request.and_then(|request| Ok((hall.place_for(&request)?, request))) {
-            Ok((_place, request)) => serve(client, request, &desk),
+        match request.and_then(|request| Ok((limits.slot_for(&request)?, request))) {
+            Ok((_slot, request)) => serve(client, request, &shared),
             Err(error) => answer(&mut client, &Report::of(&error)),
         }
     };
-    if let Err(error) = thread::Builder::new().name("varve-desk".to_owned()).spawn(work) {
-        log::warn!("a request is not answered: {error}");
+    if let Err(error) = thread::Builder::new().name("varve-shared".to_owned()).spawn(work) {
+        log::warn!("cannot answer a request, as no thread starts: {error}");
     }
 }
 
-/// Does what a client asks.
-fn serve(mut client: UnixStream, request: Request, desk: &Mutex<Desk>) {
-    let views = || views(desk);
+/// Does a client's request and reports to the client.
+fn serve(mut client: UnixStream, request: Request, shared: &Mutex<Shared>) {
+    let views = || views(shared);
     match request {
         Request::Views(request) => match views().and_then(|entered| {
             entered.0.admit(request.is_change())?;
             Ok(entered)
         }) {
-            Ok((views, _working)) => match request {
+            Ok((views, _admitted)) => match request {
                 ViewRequest::Send(_) | ViewRequest::Receive => {
                     views.transfer(&request, &mut client);
                 }
@@ -228,11 +232,11 @@ fn serve(mut client: UnixStream, request: Request, desk: &Mutex<Desk>) {
             Err(error) => answer(&mut client, &Report::of(&error)),
         },
         Request::Redesign => {
-            let done = views().and_then(|(views, _working)| views.redesign());
+            let done = views().and_then(|(views, _admitted)| views.redesign());
             answer(&mut client, &report(done));
         }
-        Request::Upgrade { binary } => upgrade(client, binary, desk),
-        Request::End => desk.lock().witnesses.admit(client),
+        Request::Upgrade { binary } => upgrade(client, binary, shared),
+        Request::End => shared.lock().end_waiters.admit(client),
     }
 }
 
@@ -240,42 +244,42 @@ fn report(done: Result<Value>) -> Report {
     done.map_or_else(|error| Report::of(&error), Report::Done)
 }
 
-/// Leaves an order for the thread that serves, and has it look.
-fn upgrade(mut client: UnixStream, binary: PathBuf, desk: &Mutex<Desk>) {
-    let (pause, nobody_works) = match prepare(&binary, desk) {
+/// Stores an order for the serving thread and pauses the session.
+fn upgrade(mut client: UnixStream, binary: PathBuf, shared: &Mutex<Shared>) {
+    let (pause, closed) = match prepare(&binary, shared) {
         Ok(prepared) => prepared,
         Err(error) => {
             log::warn!("not upgraded: {}", error.message());
             return answer(&mut client, &Report::of(&error));
         }
     };
-    desk.lock().order = Some(Order { binary, client, _nobody_works: nobody_works });
+    shared.lock().order = Some(UpgradeOrder { binary, client, _closed: closed });
     if let Err(error) = pause.pause() {
-        let error = Error::failed(format!("the mount cannot be paused: {error}"))
-            .hint("try again, or unmount and mount again");
-        if let Some(order) = desk.lock().order.take() {
+        let error = Error::failed(format!("cannot pause the mount: {error}"))
+            .hint("try again, or unmount the store and mount it again");
+        if let Some(order) = shared.lock().order.take() {
             order.refuse(&error);
         }
     }
 }
 
-/// Who knows of the views of the session that serves now, who goes on as long as the caller is at work.
-fn views(desk: &Mutex<Desk>) -> Result<(Arc<ViewDesk>, Working)> {
-    let desk = desk.lock();
-    let views = desk.views.as_ref().ok_or_else(being_upgraded)?;
+/// The service of the session that serves now. The gate stays open as long as the caller holds the admission.
+fn views(shared: &Mutex<Shared>) -> Result<(Arc<ViewService>, Admitted)> {
+    let shared = shared.lock();
+    let views = shared.views.as_ref().ok_or_else(being_upgraded)?;
     Ok((Arc::clone(views), views.enter()?))
 }
 
-/// What an allowed client wants, if he says it within `patience`.
+/// Reads the request of a client that is allowed to ask. The client has `patience` to send it.
 fn understand(client: &UnixStream, patience: Duration) -> Result<Request> {
     let failed = |reason: &dyn std::fmt::Display| {
-        Error::failed(format!("a request is not heard: {reason}"))
-            .hint("ask with a varve of the daemon's version; `varve upgrade` makes it the daemon's")
+        Error::failed(format!("the daemon cannot read the request: {reason}"))
+            .hint("use the varve of the daemon's version, or `varve upgrade` to give the daemon this version")
     };
     let peer = peer_of(client).map_err(|error| failed(&error))?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-        return Err(Error::failed("only root and the user who mounted may do this")
-            .hint("run it as one of them"));
+        return Err(Error::failed("only root and the user who mounted the store may do this")
+            .hint("run the command as one of them"));
     }
     client.set_write_timeout(Some(CLIENT_PATIENCE)).map_err(|error| failed(&error))?;
     let mut line = String::new();
@@ -284,11 +288,11 @@ fn understand(client: &UnixStream, patience: Duration) -> Result<Request> {
     serde_json::from_str(&line).map_err(|error| failed(&error))
 }
 
-/// Everything that may be wrong before the mount is paused. From then on nobody works with views.
-fn prepare(binary: &Path, desk: &Mutex<Desk>) -> Result<(PauseHandle, Closed)> {
+/// Checks everything that can be checked before the mount is paused, and closes the gate.
+fn prepare(binary: &Path, shared: &Mutex<Shared>) -> Result<(PauseHandle, GateClosed)> {
     let serving = || {
-        let desk = desk.lock();
-        desk.pause.clone().zip(desk.views.clone()).ok_or_else(being_upgraded)
+        let shared = shared.lock();
+        shared.pause.clone().zip(shared.views.clone()).ok_or_else(being_upgraded)
     };
     serving()?.0.check().map_err(|error| {
         Error::failed(format!("this mount cannot be upgraded: {error}"))
@@ -296,10 +300,10 @@ fn prepare(binary: &Path, desk: &Mutex<Desk>) -> Result<(PauseHandle, Closed)> {
     })?;
     probe(binary)?;
     let (pause, views) = serving()?;
-    let nobody_works = views.leave()?;
-    // Another upgrade may have failed meanwhile, and a new session serve. From now on none does.
+    let closed = views.leave()?;
+    // Another upgrade may have failed meanwhile, and a new session may serve. With the gate closed that cannot happen any more.
     match serving() {
-        Ok((_, still)) if Arc::ptr_eq(&views, &still) => Ok((pause, nobody_works)),
+        Ok((_, still)) if Arc::ptr_eq(&views, &still) => Ok((pause, closed)),
         _ => Err(being_upgraded()),
     }
 }

@@ -1,4 +1,4 @@
-//! What requests about dictionaries do to an open store.
+//! What the requests about dictionaries do to an open store.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use varve_vfs::{Blocked, FsError, FsResult, Vfs, in_time, insist};
 
 use super::protocol::{End, Failure, Request, Response};
 
-/// Bytes of the keys and values of an answer, unless one pair is larger.
+/// The most bytes of keys and values in an answer, unless one pair is larger.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// Does what `request` asks for, in a transaction unless its number is 0. Waits for what transactions have locked, as long
-/// as calls about files do.
+/// Does `request` in the transaction with this number, or outside of transactions if the number is 0. Waits for locks as long as calls
+/// about files do.
 pub(super) fn answer(fs: &VarveFs, transaction: u64, request: &Request) -> Response {
     match transaction {
         0 => answer_in_main(fs, fs.lock_wait_max(), request),
@@ -22,7 +22,7 @@ pub(super) fn answer(fs: &VarveFs, transaction: u64, request: &Request) -> Respo
     }
 }
 
-/// What is in the way for longer than `wait_max` gives way.
+/// Does `request` outside of transactions. A transaction that holds locks for longer than `wait_max` loses them.
 fn answer_in_main(fs: &VarveFs, wait_max: Duration, request: &Request) -> Response {
     let call = || attempt(fs.dictionaries(), request);
     let done = in_time(fs, wait_max, call).or_else(|blocked| insist(fs, blocked, call));
@@ -52,7 +52,7 @@ fn answer_in_transaction(fs: &VarveFs, transaction: u64, request: &Request) -> R
         done
     };
     match in_time(fs, txn.lock_wait_max(), call) {
-        // It may end meanwhile.
+        // The transaction may have ended meanwhile.
         Ok(Err(FsError::Stale)) => ended(),
         Ok(done) => done.unwrap_or_else(|error| failure(fs, &error)),
         Err(blocked) => {
@@ -62,7 +62,7 @@ fn answer_in_transaction(fs: &VarveFs, transaction: u64, request: &Request) -> R
     }
 }
 
-/// Does it, unless locks are in the way.
+/// Does `request` once; the error names the locks that block it.
 fn attempt(
     dictionaries: &Dictionaries,
     request: &Request,

@@ -13,11 +13,11 @@ use super::message::{receive, send};
 use super::protocol::{Failure, MESSAGE_BYTES_MAX, Request, Response};
 use crate::holder;
 use crate::socket::{self, DICTIONARIES};
-use crate::target::{Target, place_of};
+use crate::target::{Target, target_and_view};
 
 /// How long a daemon may take to answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(600);
-/// Connects to the daemon that has the store `store` open.
+/// Connects to the daemon that serves the store `store`.
 fn connect(store: &Path) -> std::io::Result<UnixStream> {
     let daemon = socket::connect(store, DICTIONARIES)?;
     daemon.set_read_timeout(Some(ANSWER_WAIT_MAX))?;
@@ -29,7 +29,7 @@ pub(super) fn exchange(daemon: &mut UnixStream, body: &[u8]) -> std::io::Result<
     let sent = send(daemon, body);
     let hung_up = || std::io::Error::new(ErrorKind::UnexpectedEof, "it has hung up");
     match receive(daemon) {
-        // One that does not hear us says why before it hangs up.
+        // A daemon that refuses the client sends its reason and then closes the connection.
         Ok(Some(answer)) => Ok(answer),
         heard => sent.and_then(|()| heard?.ok_or_else(hung_up)),
     }
@@ -40,24 +40,24 @@ fn is_hang_up(error: &std::io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Who answers.
-enum Way {
+/// What answers the requests.
+enum Connection {
     Daemon(UnixStream),
     Store(FileSystem),
 }
 
-/// The dictionaries of one store, or as a transaction has them.
+/// The dictionaries of one store, or of a transaction on it.
 pub struct Client {
     target: Target,
-    way: Way,
+    connection: Connection,
     transaction: u64,
 }
 
 impl Client {
-    /// Those of the store at `path`, or of the one mounted there; in the transaction of this number, or in the one whose
-    /// mount `path` lies in.
+    /// Opens the dictionaries of the store at `path`, or of the store that is mounted there: in the transaction with this number, or in
+    /// the transaction whose mount `path` lies in.
     pub fn open(path: &Path, transaction: Option<u64>) -> Result<Client> {
-        let (target, view) = place_of(path)?;
+        let (target, view) = target_and_view(path)?;
         let transaction = match view {
             None => transaction.unwrap_or(0),
             Some(view) => {
@@ -72,33 +72,35 @@ impl Client {
         };
         if !holder::is_served(&target.store)? {
             let file_system = FileSystem::open(&target.store, &MountOptions::default())?;
-            return Ok(Client { target, way: Way::Store(file_system), transaction });
+            return Ok(Client { target, connection: Connection::Store(file_system), transaction });
         }
         let absent = |error: std::io::Error| {
             let store = target.store.display();
-            Error::failed(format!("no daemon of {store} can be asked: {error}"))
-                .hint("`varve status` tells whether it is mounted, and by whom")
+            Error::failed(format!("cannot reach a daemon of {store}: {error}"))
+                .hint("`varve status` shows whether the store is mounted, and by which process")
         };
         let daemon = target.answered_by(connect(&target.store), absent)?;
-        Ok(Client { target, way: Way::Daemon(daemon), transaction })
+        Ok(Client { target, connection: Connection::Daemon(daemon), transaction })
     }
 
-    /// Asks, and waits for the answer; a failure is an error.
+    /// Sends `request` and waits for the response; a response that is a failure becomes an error.
     pub fn ask(&mut self, request: Request) -> Result<Response> {
-        let response = match &mut self.way {
-            Way::Store(file_system) => answer(&file_system.inner(), self.transaction, &request),
-            Way::Daemon(daemon) => {
+        let response = match &mut self.connection {
+            Connection::Store(file_system) => {
+                answer(&file_system.inner(), self.transaction, &request)
+            }
+            Connection::Daemon(daemon) => {
                 let lost = |reason: &dyn std::fmt::Display| {
                     Error::failed(format!("the daemon does not answer: {reason}"))
-                        .hint("`varve status` tells whether it runs; try again")
+                        .hint("`varve status` shows whether it runs; try again")
                 };
                 let body = request.encode(self.transaction);
                 if body.len() > MESSAGE_BYTES_MAX {
                     let text = format!("a request of more than {MESSAGE_BYTES_MAX} bytes");
-                    return Err(Error::failed(text).hint("change fewer pairs at once"));
+                    return Err(Error::failed(text).hint("change fewer pairs in one request"));
                 }
                 let mut answer = exchange(daemon, &body);
-                // It hangs up on who says nothing for long, and what changes nothing may be asked twice.
+                // The daemon closes a connection that is silent for long. A request that changes nothing can be sent again.
                 if !request.is_change() && answer.as_ref().is_err_and(is_hang_up) {
                     let reached = connect(&self.target.store);
                     *daemon = self.target.answered_by(reached, |error| lost(&error))?;
@@ -114,11 +116,11 @@ impl Client {
         }
     }
 
-    /// Ends; a store that was opened for it is closed.
+    /// Closes the connection, or the store if the client has opened it.
     pub fn close(self) -> Result<()> {
-        match self.way {
-            Way::Daemon(_) => Ok(()),
-            Way::Store(file_system) => file_system.close(),
+        match self.connection {
+            Connection::Daemon(_) => Ok(()),
+            Connection::Store(file_system) => file_system.close(),
         }
     }
 }
@@ -127,11 +129,13 @@ fn failed(failure: Failure, text: String) -> Error {
     let error = Error::split_hint(&text);
     match failure {
         Failure::NotFound => {
-            error.hint("`varve kv list` tells which there are, `varve kv create` makes one")
+            error.hint("`varve kv list` lists the dictionaries, `varve kv create` creates one")
         }
-        Failure::Exists => error.hint("choose another name, or drop that one with `varve kv drop`"),
-        Failure::ReadOnly => error.or_hint("`mount -o remount,rw` lets it be changed"),
-        Failure::NoTransaction => error.hint("`varve txn list` tells those that are"),
+        Failure::Exists => {
+            error.hint("choose another name, or drop the dictionary with `varve kv drop`")
+        }
+        Failure::ReadOnly => error.or_hint("`mount -o remount,rw` allows changes"),
+        Failure::NoTransaction => error.hint("`varve txn list` lists the open transactions"),
         Failure::Invalid
         | Failure::NoSpace
         | Failure::Storage
@@ -181,8 +185,9 @@ mod tests {
             }
         };
         let served = std::thread::spawn(serve);
-        let way = Way::Daemon(connect(dir.path()).unwrap());
-        let mut client = Client { target: Target::of_store(dir.path()), way, transaction: 0 };
+        let connection = Connection::Daemon(connect(dir.path()).unwrap());
+        let mut client =
+            Client { target: Target::of_store(dir.path()), connection, transaction: 0 };
         for request in [put(b"one"), get(), get(), Request::Sync] {
             assert_eq!(client.ask(request).unwrap(), Response::Value(None));
         }

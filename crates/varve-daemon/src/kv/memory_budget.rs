@@ -1,39 +1,39 @@
-//! Room for what requests take of the memory, over all clients.
+//! A limit on the memory that requests take, over all clients.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// What takes no more than this passes as it is.
+/// A request that takes no more than this does not count.
 const SMALL_BYTES: usize = 16 << 10;
 
-/// So many bytes.
-pub(super) struct Room {
+/// A number of bytes that requests share.
+pub(super) struct MemoryBudget {
     all: usize,
     free: Mutex<usize>,
     freed: Condvar,
-    /// Who waits for much is not overtaken.
+    /// Held by the request that is next, so that small requests do not overtake a large one.
     next: Mutex<()>,
 }
 
-/// Some of them, free again when dropped.
-pub(super) struct Taken<'a> {
-    room: &'a Room,
+/// Reserved bytes. Dropping it frees them.
+pub(super) struct Reserved<'a> {
+    budget: &'a MemoryBudget,
     bytes: usize,
 }
 
-impl Room {
-    /// `bytes` free ones.
-    pub(super) fn new(bytes: usize) -> Room {
+impl MemoryBudget {
+    /// A budget of `bytes`, all free.
+    pub(super) fn new(bytes: usize) -> MemoryBudget {
         let (freed, next) = (Condvar::new(), Mutex::new(()));
-        Room { all: bytes, free: Mutex::new(bytes), freed, next }
+        MemoryBudget { all: bytes, free: Mutex::new(bytes), freed, next }
     }
 
-    /// Takes room for `bytes`, all there is at most; `None` if there is none within `wait_max`.
-    pub(super) fn take(&self, bytes: usize, wait_max: Duration) -> Option<Taken<'_>> {
+    /// Reserves `bytes`, at most the whole budget; `None` if they do not become free within `wait_max`.
+    pub(super) fn take(&self, bytes: usize, wait_max: Duration) -> Option<Reserved<'_>> {
         let bytes = if bytes <= SMALL_BYTES { 0 } else { bytes.min(self.all) };
         if bytes == 0 {
-            return Some(Taken { room: self, bytes });
+            return Some(Reserved { budget: self, bytes });
         }
         let end = Instant::now() + wait_max;
         let _next = self.next.try_lock_until(end)?;
@@ -44,14 +44,14 @@ impl Room {
             }
         }
         *free -= bytes;
-        Some(Taken { room: self, bytes })
+        Some(Reserved { budget: self, bytes })
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        *self.room.free.lock() += self.bytes;
-        self.room.freed.notify_all();
+        *self.budget.free.lock() += self.bytes;
+        self.budget.freed.notify_all();
     }
 }
 
@@ -61,17 +61,17 @@ mod tests {
 
     #[test]
     fn no_more_is_taken_than_there_is() {
-        let room = Room::new(3 * SMALL_BYTES);
-        let much = room.take(2 * SMALL_BYTES, Duration::ZERO).unwrap();
-        assert!(room.take(2 * SMALL_BYTES, Duration::from_millis(5)).is_none());
+        let budget = MemoryBudget::new(3 * SMALL_BYTES);
+        let much = budget.take(2 * SMALL_BYTES, Duration::ZERO).unwrap();
+        assert!(budget.take(2 * SMALL_BYTES, Duration::from_millis(5)).is_none());
         // What is small does not wait, and what is more than all waits for all.
-        assert!(room.take(SMALL_BYTES, Duration::ZERO).is_some());
+        assert!(budget.take(SMALL_BYTES, Duration::ZERO).is_some());
         drop(much);
-        let all = room.take(usize::MAX, Duration::ZERO).unwrap();
-        assert!(room.take(SMALL_BYTES + 1, Duration::ZERO).is_none());
+        let all = budget.take(usize::MAX, Duration::ZERO).unwrap();
+        assert!(budget.take(SMALL_BYTES + 1, Duration::ZERO).is_none());
         std::thread::scope(|scope| {
             let waits =
-                scope.spawn(|| room.take(SMALL_BYTES + 1, varve_testkit::PATIENCE).is_some());
+                scope.spawn(|| budget.take(SMALL_BYTES + 1, varve_testkit::PATIENCE).is_some());
             drop(all);
             assert!(waits.join().unwrap());
         });

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 
 use super::protocol::MESSAGE_BYTES_MAX;
 
-/// Messages up to this size are sent at once with their length.
+/// Messages up to this size are sent in one write with their length.
 const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// Sends a message.
@@ -20,7 +20,7 @@ pub(super) fn send(stream: &mut impl Write, body: &[u8]) -> std::io::Result<()> 
     stream.write_all(body)
 }
 
-/// Receives a message; `None` if the other side has gone before it began.
+/// Receives a message; `None` if the other side closed the connection before it.
 pub(super) fn receive(stream: &mut impl Read) -> std::io::Result<Option<Vec<u8>>> {
     let mut len = [0; 4];
     match stream.read_exact(&mut len) {
@@ -30,7 +30,7 @@ pub(super) fn receive(stream: &mut impl Read) -> std::io::Result<Option<Vec<u8>>
     receive_body(stream, body_len(len)?).map(Some)
 }
 
-/// The length of a body, as it is said before it.
+/// The length of a body, of the four bytes before it.
 pub(super) fn body_len(said: [u8; 4]) -> std::io::Result<usize> {
     let len = u32::from_le_bytes(said) as usize;
     if len > MESSAGE_BYTES_MAX {

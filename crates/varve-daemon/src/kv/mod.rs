@@ -1,11 +1,10 @@
-//! Dictionaries of a store, as programs and the command line reach them.
+//! Dictionaries: pairs of keys and values beside the files of a store, for programs and the command line.
 //!
-//! 1. [`Client::open`] finds who can answer: the daemon, by its socket, if the store is mounted; else the store
-//!    itself, which it opens.
-//! 2. Either way a [`Request`](protocol::Request) goes in and a [`Response`](protocol::Response) comes out of
-//!    [`answer`], so both mean the same. docs/kv-protocol.md describes the socket's side of it.
-//! 3. A request may belong to a transaction: then it is done in that one's tree, and committed or dropped with its
-//!    files. On a directory of a transaction's own mount that is so without being told.
+//! 1. [`Client::open`] connects to the daemon if one serves the store, and opens the store itself otherwise.
+//! 2. Either way [`answer`] turns a [`Request`](protocol::Request) into a [`Response`](protocol::Response), so both behave the same.
+//!    docs/kv-protocol.md describes the socket.
+//! 3. A request may belong to a transaction: it then works on the transaction's pairs, which are committed or aborted with its files. A
+//!    client that is opened by a path within a transaction's mount works in that transaction.
 //!
 //! Source: KVFS thesis 3.1 (files and pairs on one store).
 

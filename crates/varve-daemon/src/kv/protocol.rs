@@ -1,4 +1,4 @@
-//! What is said on the socket for dictionaries, as bytes. docs/kv-protocol.md describes it for those who write clients.
+//! The messages on the socket for dictionaries, as bytes. docs/kv-protocol.md describes them for authors of clients.
 //!
 //! ```text
 //! message:  | length u32 of what follows | body |
@@ -6,9 +6,8 @@
 //! response: | status u8: 0 done, else a failure | fields, or the failure's text |
 //! ```
 //!
-//! Little-endian. A field of bytes has its length before it, as a u32. No message is longer than
-//! [`MESSAGE_BYTES_MAX`], and nobody takes memory for one that claims to be. The fuzz target `kv_message` builds this
-//! file by itself.
+//! Little-endian. A field of bytes has its length before it, as a u32. No message is longer than [`MESSAGE_BYTES_MAX`], and no reader
+//! allocates memory for one that claims to be. The fuzz target `kv_message` compiles this file by itself.
 
 /// The longest body, in bytes: room for a key and a value of the largest size.
 pub const MESSAGE_BYTES_MAX: usize = 2 << 20;
@@ -18,7 +17,7 @@ pub const CHANGES_MAX: u32 = 100_000;
 /// Bytes of the transaction with which a request begins.
 pub const TRANSACTION_BYTES: usize = 8;
 
-/// Memory that a pair takes while it is changed, beside that of its bytes.
+/// Memory that a pair takes while it is changed, besides its bytes.
 const PAIR_MEMORY_BYTES: usize = 256;
 
 /// An end of a range of keys.
@@ -32,30 +31,30 @@ pub enum End {
     Excluded(Vec<u8>),
 }
 
-/// What a client asks for. Dictionaries go by their names.
+/// A request of a client. It names a dictionary by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Make an empty dictionary.
+    /// Create an empty dictionary.
     Create(Vec<u8>),
     /// Drop a dictionary with all its pairs.
     Drop(Vec<u8>),
-    /// Tell the names.
+    /// List the names of the dictionaries.
     List,
-    /// Tell a value.
+    /// Return the value of a key.
     Get {
         /// The dictionary.
         name: Vec<u8>,
         /// The key.
         key: Vec<u8>,
     },
-    /// Make all changes or none: keys with their new values, or with nothing if they go.
+    /// Make all changes or none: each key gets its new value, or is removed if it has none.
     Change {
         /// The dictionary.
         name: Vec<u8>,
         /// At most [`CHANGES_MAX`].
         changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     },
-    /// Tell the pairs of a range, as many as fit a message.
+    /// Return the pairs of a range, as many as fit into a message.
     Scan {
         /// The dictionary.
         name: Vec<u8>,
@@ -66,7 +65,7 @@ pub enum Request {
         /// Largest key first.
         reverse: bool,
     },
-    /// Make durable what was done before.
+    /// Make all earlier changes durable.
     Sync,
 }
 
@@ -76,7 +75,7 @@ pub enum Request {
 pub enum Failure {
     /// There is no such dictionary.
     NotFound = 1,
-    /// There is one of that name.
+    /// A dictionary has that name already.
     Exists = 2,
     /// The request makes no sense.
     Invalid = 3,
@@ -88,9 +87,9 @@ pub enum Failure {
     Storage = 6,
     /// There is no such transaction, or it has ended.
     NoTransaction = 7,
-    /// Transactions have locked what is asked for, and have not ended in time.
+    /// Transactions hold locks on the pairs, and did not end in time.
     Locked = 8,
-    /// The transaction has lost its locks, so that others could go on; it can only be aborted.
+    /// The transaction was a deadlock victim: it has lost its locks and can only be aborted.
     GaveWay = 9,
 }
 
@@ -111,7 +110,7 @@ impl Failure {
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// It is done.
+    /// The request is done.
     Done,
     /// The names of dictionaries.
     Names(Vec<Vec<u8>>),
@@ -119,7 +118,7 @@ pub enum Response {
     Value(Option<Vec<u8>>),
     /// Pairs, and whether there are more behind them.
     Pairs(Vec<(Vec<u8>, Vec<u8>)>, bool),
-    /// It is not done, and why.
+    /// The request failed, and why.
     Failed(Failure, String),
 }
 
@@ -163,7 +162,7 @@ fn put_end(out: &mut Vec<u8>, end: &End) {
     }
 }
 
-/// Takes a body apart; every reason is for whoever wrote it.
+/// Reads the fields of a body. Its errors tell the author of the message what is wrong.
 struct Parts<'a>(&'a [u8]);
 
 type Read<T> = Result<T, &'static str>;
@@ -249,7 +248,7 @@ pub fn memory_bytes(body: &[u8]) -> usize {
 }
 
 impl Request {
-    /// Whether it changes dictionaries.
+    /// Whether the request changes dictionaries.
     pub(crate) fn is_change(&self) -> bool {
         matches!(self, Request::Create(_) | Request::Drop(_) | Request::Change { .. })
     }

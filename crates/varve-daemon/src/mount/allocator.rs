@@ -1,9 +1,8 @@
 //! Keeps the daemon's memory near its budget.
 //!
-//! What counts against the budget is what is in use. The allocator holds more: blocks of tables come and go between
-//! rows of memtables and buffers of merges, and what one arena has free no other can use. In an hour of creates that was as
-//! much again as was in use. So there are few arenas, and a thread looks now and then whether the process holds more than it should, and
-//! then has what is free given back.
+//! The budget counts memory in use. The allocator holds more: blocks of tables are freed between rows of memtables and buffers of
+//! merges, and free memory of one arena serves no other. In an hour of creates that doubled the memory of the process. So the allocator
+//! gets few arenas, and a thread checks at intervals whether the process holds too much, and then gives free memory back.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -17,14 +16,14 @@ const INTERVAL: Duration = Duration::from_secs(15);
 /// What a daemon takes besides its budget: its program, stacks, buffers of requests.
 const CONSTANT_BYTES: u64 = 32 << 20;
 
-/// A part of the memory so large must have come since the last time, or giving it back is not worth the time.
+/// Memory is given back only after it has grown by one part in so many: less is not worth the time.
 const GROWTH_PARTS: u64 = 16;
 
 /// Threads of so many CPUs share an arena, and there are at least [`ARENAS_MIN`].
 const CPUS_PER_ARENA: usize = 4;
 const ARENAS_MIN: usize = 2;
 
-/// When free memory is to be given back.
+/// Decides when to give free memory back.
 struct Watch {
     limit_bytes: u64,
     /// What the process held after the last time.
@@ -37,41 +36,41 @@ impl Watch {
             && resident_bytes > self.left_bytes + self.left_bytes / GROWTH_PARTS
     }
 
-    /// Looks once, and gives back what is free if that is due.
+    /// Checks once, and gives free memory back if that is due.
     fn look(&mut self) -> std::io::Result<()> {
         let before = memory::resident_bytes()?;
         if self.is_due(before) {
             memory::give_back();
             self.left_bytes = memory::resident_bytes()?;
-            log::debug!("free memory was given back: {before} bytes, now {}", self.left_bytes);
+            log::debug!("gave free memory back: {before} bytes before, {} now", self.left_bytes);
         }
         Ok(())
     }
 }
 
-/// Has the process do with few arenas. Threads keep those that they have, so this is to be called before there are any.
+/// Limits the allocator to few arenas. REQUIRES: the process has no other threads, which would keep their arenas.
 pub(super) fn limit_arenas() {
     let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let arenas = cpus.div_ceil(CPUS_PER_ARENA).max(ARENAS_MIN);
     if !memory::limit_arenas(u16::try_from(arenas).unwrap_or(u16::MAX)) {
-        log::debug!("the number of arenas stays as it is");
+        log::debug!("cannot limit the number of arenas");
     }
 }
 
-/// Has the process keep near `budget_bytes` for as long as it lives.
+/// Starts the thread that keeps the process near `budget_bytes`.
 pub(super) fn keep_near(budget_bytes: usize) {
     let mut watch = Watch { limit_bytes: budget_bytes as u64 + CONSTANT_BYTES, left_bytes: 0 };
     let look = move || {
         loop {
             thread::sleep(INTERVAL);
             if let Err(error) = watch.look() {
-                log::warn!("how much memory is in use cannot be told: {error}");
+                log::warn!("cannot read the memory in use: {error}");
                 return;
             }
         }
     };
     if let Err(error) = thread::Builder::new().name("varve-memory".to_owned()).spawn(look) {
-        log::warn!("memory that is free stays with this process: {error}");
+        log::warn!("free memory is not given back, as no thread starts: {error}");
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Attached {
 pub enum AttachError {
     /// The machine allows no way to mount; nothing is wrong with the store.
     NotAllowed(Error),
-    /// Anything else.
+    /// Any other failure.
     Failed(Error),
 }
 
@@ -58,7 +58,10 @@ impl Attached {
             varve_fuse::mount(dir, &mount_options(&store, choices)).map_err(not_attached)?;
         let ready = describe(&store, &mounted);
         if mounted.is_for_root_alone() {
-            log::info!("{} is for root alone: no permissions are checked", ready.dir.display());
+            log::info!(
+                "only root gets into {}: the kernel checks no permissions",
+                ready.dir.display()
+            );
         }
         let stop = mounted.stop_handle();
         let options = fs_options(choices, &ready.dir);
@@ -108,23 +111,23 @@ fn not_attached(error: MountError) -> AttachError {
     }
 }
 
-/// A file system that can show its root directory.
+/// Fails if the root directory of `file_system` cannot be read, and closes the store then.
 fn with_root(file_system: FileSystem, store: &Path) -> Result<FileSystem> {
     let Err(error) = file_system.vfs().getattr(InodeId::ROOT) else { return Ok(file_system) };
     drop(file_system.close());
     let (store, error) = (store.display(), Error::from(error));
     Err(Error::failed(format!("the root directory of {store} cannot be read: {}", error.message()))
-        .hint(format!("`varve fsck {store}` tells what is damaged")))
+        .hint(format!("`varve fsck {store}` finds the damage")))
 }
 
-/// A store below its own mount point could no longer be reached, and a mount point within a store would be
-/// taken for a part of it.
+/// Fails if the store and the mount point lie within each other: a store below its own mount could no longer be reached, and a mount
+/// within a store would count as a part of it.
 fn refuse_nesting(store: &Path, dir: &Path) -> Result<()> {
     // A directory that cannot be found is refused by the mount itself, with its reason.
     let Ok(dir) = dir.canonicalize() else { return Ok(()) };
     if store.starts_with(&dir) || dir.starts_with(store) {
         let (store, dir) = (store.display(), dir.display());
-        return Err(Error::failed(format!("{dir} and the store {store} lie within one another"))
+        return Err(Error::failed(format!("{dir} and the store {store} lie within each other"))
             .hint("mount on a directory beside the store"));
     }
     Ok(())

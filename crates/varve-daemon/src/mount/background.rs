@@ -32,19 +32,20 @@ use crate::{holder, logging};
 const END_WAIT_MAX: Duration = Duration::from_secs(10);
 const END_POLL: Duration = Duration::from_millis(5);
 
-/// Mounts `store` on `dir` with the options text `options` and returns when the mount answers. `verbose`: with more in the log.
+/// Mounts `store` on `dir` with the options text `options`, in a process of its own, and returns when the mount answers. `verbose` puts
+/// more messages into the log.
 pub fn start_in_background(
     store: &Path,
     dir: &Path,
     options: &str,
     verbose: bool,
 ) -> Result<Ready> {
-    // Early, so that no log appears in a directory that is no store.
+    // First, so that no log is created in a directory that is no store.
     holder::superblock(store)?;
     let program = std::env::current_exe()
         .map_err(|error| Error::machine("find this program's file", error))?;
     let log = logging::open_log(store);
-    // What the caller has open, a lock or a pipe, is not kept open until the mount is gone.
+    // The daemon does not inherit what the caller has open: a lock or a pipe would stay open as long as the mount.
     let mut child = nothing_inherited(&mut Command::new(program))
         .args(["mount", "--daemon", "-o", options])
         .args(verbose.then_some("--verbose"))
@@ -68,7 +69,7 @@ pub fn start_in_background(
     }
 }
 
-/// What has become of a daemon that has closed its output and has said nothing that can be understood.
+/// The error for a daemon that closed its output without a report.
 fn silent(child: &mut Child, wait_max: Duration) -> Error {
     let begin = Instant::now();
     loop {
@@ -90,7 +91,7 @@ fn silent(child: &mut Child, wait_max: Duration) -> Error {
     }
 }
 
-/// The daemon's side: serves, and reports once on the standard output.
+/// Serves a mount as the process in the background, and reports once on the standard output.
 pub fn daemon(store: &Path, dir: &Path, choices: &Choices, level: LevelFilter) -> Result<()> {
     rustix::process::setsid().map_err(|error| Error::machine("start a session", error))?;
     // A store on read-only storage has no log.
@@ -100,7 +101,7 @@ pub fn daemon(store: &Path, dir: &Path, choices: &Choices, level: LevelFilter) -
         .and_then(|()| serve(store, dir, choices, |ready| report(&Report::Ready(ready.clone()))));
     if let Err(error) = &served {
         log::error!("{}", error.message());
-        // Nobody listens any more if the mount was ready.
+        // If the mount was ready, no process reads the report any more.
         report(&Report::of(error));
     }
     served

@@ -1,18 +1,18 @@
-//! Mounting: serve a store on a directory until it is unmounted.
+//! Mounting: serves a store on a directory until it is unmounted.
 //!
 //! In the foreground ([`serve`]):
 //!
-//! 1. Check the store: its superblock, and that nobody has it open. Take its lock: of two who mount it on one directory at
-//!    once the other must not touch the mount of the first.
-//! 2. Attach a FUSE connection to the directory. This comes before the store is opened because a private
-//!    namespace can only be entered while the process has a single thread.
-//! 3. Open the store; if that fails take the mount away again.
-//! 4. Serve. A thread of its own waits until the mount answers and then calls `ready`; another waits for
-//!    SIGTERM, SIGINT and SIGHUP, which unmount.
-//! 5. Unmounted: close the store, which syncs it and releases its lock. Or, asked to on the control socket,
-//!    become another program that goes on ([`crate::upgrade`], `succession`).
+//! 1. Check that the store has a superblock and that no process has it open. Lock it: of two processes that mount it on one directory at
+//!    once the second must not touch the mount of the first.
+//! 2. Attach a FUSE connection to the directory. This precedes opening the store, because a process can enter a private namespace only
+//!    while it has a single thread.
+//! 3. Open the store; remove the mount if that fails.
+//! 4. Serve. One thread waits until the mount answers and then calls `ready`; another waits for SIGTERM, SIGINT and SIGHUP, which
+//!    unmount.
+//! 5. When it is unmounted, close the store, which syncs it and releases its lock. Or, for an upgrade, become the new program
+//!    ([`crate::upgrade`], `succession`).
 //!
-//! [`background`] runs the same in a process of its own.
+//! [`start_in_background`] starts a process that does the same.
 
 mod allocator;
 mod attached;
@@ -27,7 +27,7 @@ mod umount;
 pub use attached::{AttachError, Attached};
 pub use background::{daemon, start_in_background};
 pub use options::{Choices, memory};
-pub use remount::{Began, remount};
+pub use remount::{DaemonSettings, remount};
 pub(crate) use settings::{mount_again, mount_options, session_options};
 pub use succession::{serve, take_over};
 pub use umount::{Unmounted, unmount_and_wait};

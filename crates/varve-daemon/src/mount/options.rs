@@ -1,4 +1,4 @@
-//! Mount options, as `-o` and /etc/fstab have them.
+//! Mount options, as `-o` and /etc/fstab write them.
 
 use std::num::NonZeroUsize;
 
@@ -6,7 +6,7 @@ use varve::{Error, Result, size};
 use varve_fs::{Atime, NewFiles};
 use varve_fuse::Transport;
 
-/// What `-o` may say, for messages.
+/// All mount options, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime diratime nodiratime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec symfollow nosymfollow \
                      lazytime sync async dirsync acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
                      idlepoll noidlepoll giveway nogiveway private noprivate \
@@ -23,7 +23,7 @@ pub struct Choices {
     pub no_dir_atime: bool,
     /// Let other users in; `None` does so exactly for root.
     pub allow_other: Option<bool>,
-    /// Have the kernel check permissions even where only root gets in.
+    /// Have the kernel check permissions even if only root gets in.
     pub default_permissions: bool,
     /// Ignore set-user-id and set-group-id bits.
     pub no_suid: bool,
@@ -49,11 +49,11 @@ pub struct Choices {
     pub no_passthrough: bool,
     /// Which new files begin as large ones.
     pub new_files: NewFiles,
-    /// Whether idle CPUs poll while requests come thick; `None` where that helps.
+    /// Whether idle CPUs poll during bursts of requests; `None` polls where that helps.
     pub idle_poll: Option<bool>,
-    /// Keep threads of rings from giving way to their callers.
+    /// Keep threads of rings from yielding to their callers.
     pub no_give_way: bool,
-    /// Fail where only this process and those it starts would see the mount.
+    /// Fail if only this process and its children would see the mount.
     pub no_private: bool,
 }
 
@@ -78,7 +78,7 @@ impl Choices {
         Ok(choices)
     }
 
-    /// Whether there is more among them than the flags that a mount can be given while it is in use.
+    /// Whether some options are more than flags: only flags of a mount in use can change.
     pub fn is_more_than_flags(&self) -> bool {
         let Choices { read_only, no_suid, no_dev, no_exec, no_symfollow, synchronous, .. } = *self;
         let flags = Choices {
@@ -147,7 +147,7 @@ impl Choices {
             ("defaults", None) => {}
             // Times reach the disk with the next sync in any case.
             ("lazytime" | "nolazytime", None) => {}
-            // Of mount(8), and of no meaning here: the kernel has no mandatory locks any more, and each change is told apart.
+            // mount(8) has these; they mean nothing here, as the kernel has no mandatory locks any more and each change counts.
             ("mand" | "nomand" | "iversion" | "noiversion" | "silent" | "loud", None) => {}
             // For mount(8) and systemd only.
             ("auto" | "noauto" | "nofail" | "nouser" | "_netdev" | "comment", _) => {}
@@ -163,9 +163,8 @@ fn new_files(text: &str) -> Result<NewFiles> {
         "auto" => Ok(NewFiles::Auto),
         "small" => Ok(NewFiles::Small),
         "large" => Ok(NewFiles::Large),
-        _ => Err(Error::usage(format!("`{text}` says nothing of new files")).hint(
-            "newfiles=auto goes by the last files of a directory; small and large take all alike",
-        )),
+        _ => Err(Error::usage(format!("`{text}` is no choice for new files"))
+            .hint("newfiles= takes auto (by the last files of the directory), small or large")),
     }
 }
 
@@ -184,7 +183,7 @@ fn transport(text: &str) -> Result<Option<Transport>> {
 pub fn memory(text: &str) -> Result<u64> {
     match size::parse(text)? {
         bytes if bytes >= MEMORY_BYTES_MIN => Ok(bytes),
-        bytes => Err(Error::usage(format!("{} of memory are too few", size::show(bytes)))
+        bytes => Err(Error::usage(format!("{} of memory are not enough", size::show(bytes)))
             .hint(format!("give at least {}; 256M is the default", size::show(MEMORY_BYTES_MIN)))),
     }
 }

@@ -12,8 +12,8 @@ use crate::error;
 use crate::mount_source::views_of;
 use crate::status::{ask_daemon, ask_session};
 
-/// Gives the mount on `dir`, and the mounts of views within it, the flags among `choices`, as `mount -o remount` asks; what
-/// the daemon itself was told when it began stays.
+/// Sets the flags among `choices` on the mount on `dir` and on the mounts of snapshots and transactions within it, as
+/// `mount -o remount` asks. The daemon keeps the other settings with which it began.
 pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
     let look = || {
         find_mounts().map_err(|error| Error::io("read", Path::new("/proc/self/mountinfo"), &error))
@@ -32,41 +32,44 @@ pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
         return Err(Error::failed(text).hint(mount_again(&mount.dir)));
     }
     varve_fuse::remount(mount, &options).map_err(error::not_mounted)?;
-    // Views that come from now on have these flags, those that have come until now the ones before.
+    // Views that are mounted from now on get these flags by themselves; those that are mounted have the old ones.
     for (name, view) in views_of(mount, &look()?) {
         let read_only = options.read_only || name.kind == ViewKind::Snapshot;
         let options = MountOptions { read_only, ..options.clone() };
         varve_fuse::remount(view, &options).map_err(|error| {
-            Error::failed(format!("{} is remounted, and a view is not: {error}", dir.display()))
-                .hint("end the programs that write to it, and remount again")
+            Error::failed(format!(
+                "{} is remounted, but a snapshot or transaction within it is not: {error}",
+                dir.display()
+            ))
+            .hint("end the programs that write there, and remount again")
         })?;
     }
     Ok(())
 }
 
-/// What the daemon of a mount was told when it began, as far as it says so.
+/// The settings with which the daemon of a mount began, as far as it reports them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Began {
+pub struct DaemonSettings {
     transport: Option<Transport>,
     threads: Option<u64>,
     memory_bytes: Option<u64>,
 }
 
-impl Began {
-    /// That of the mount on `dir`.
-    pub fn of(dir: &Path) -> Began {
+impl DaemonSettings {
+    /// The settings of the daemon that serves the mount on `dir`.
+    pub fn of(dir: &Path) -> DaemonSettings {
         let (session, daemon) = (ask_session(dir), ask_daemon(dir));
         let told = session.as_ref().ok().and_then(|told| told["transport"].as_str());
         let known = [Transport::Dev, Transport::Uring];
-        Began {
+        DaemonSettings {
             transport: known.into_iter().find(|known| Some(&*known.to_string()) == told),
             threads: session.as_ref().ok().and_then(|told| told["threads"].as_u64()),
             memory_bytes: daemon.ok().and_then(|told| told["memory_budget_bytes"].as_u64()),
         }
     }
 
-    /// Whether one option says what is so already.
-    pub fn is_so(&self, option: &Choices) -> bool {
+    /// Whether one option asks for a setting that the daemon has already.
+    pub fn agrees_with(&self, option: &Choices) -> bool {
         let threads = option.threads.map(|threads| threads.get() as u64);
         let same = |asked: Option<u64>, is: Option<u64>| asked.is_none() || asked == is;
         let asks = option.transport.is_some() || threads.is_some() || option.memory_bytes.is_some();

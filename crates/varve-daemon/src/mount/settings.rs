@@ -1,4 +1,4 @@
-//! What each room below is told of the mount options.
+//! Translates mount options for the kernel, the session and the file system.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use varve_fuse::{IdlePoll, MountMethod, MountOptions, SessionOptions};
 
 use super::options::Choices;
 
-/// With more descriptors nothing gets faster.
+/// More descriptors make nothing faster.
 const OPEN_FILES_MAX: usize = 4096;
-/// With fewer nothing works.
+/// Fewer descriptors are not enough to work with.
 const OPEN_FILES_MIN: usize = 16;
 
-/// What the kernel is told, to mount `store`.
+/// The options for the kernel, to mount `store`.
 pub(crate) fn mount_options(store: &Path, choices: &Choices) -> MountOptions {
     let defaults = MountOptions::new(store);
     let methods = MountMethod::ALL.into_iter();
@@ -33,7 +33,7 @@ pub(crate) fn mount_options(store: &Path, choices: &Choices) -> MountOptions {
     }
 }
 
-/// How requests are served.
+/// The options of the session that serves the requests.
 pub(crate) fn session_options(choices: &Choices) -> SessionOptions {
     SessionOptions {
         transport: choices.transport,
@@ -65,7 +65,7 @@ fn open_files_max() -> usize {
     (granted.unwrap_or(usize::MAX) / 2).clamp(OPEN_FILES_MIN, OPEN_FILES_MAX)
 }
 
-/// How the file system that is mounted on `dir` works.
+/// The options of the file system that is mounted on `dir`.
 pub(super) fn fs_options(choices: &Choices, dir: &Path) -> FsOptions {
     let defaults = FsOptions::default();
     let memory_budget_bytes = choices
@@ -85,7 +85,7 @@ pub(super) fn fs_options(choices: &Choices, dir: &Path) -> FsOptions {
     }
 }
 
-/// How what was mounted with `ro` on `dir` can be changed.
+/// The next step for a change of a mount on `dir` that was mounted with `ro`.
 pub(crate) fn mount_again(dir: &Path) -> String {
     format!("`varve umount {}`, and mount it again without `ro`", dir.display())
 }

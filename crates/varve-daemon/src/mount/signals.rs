@@ -11,8 +11,8 @@ use varve_fuse::{StopHandle, UnmountMode};
 
 use crate::mount_source::unmount_below;
 
-/// SIGTERM, SIGINT and, unless whoever started this ignores it (nohup), SIGHUP unmount; if programs still use the mount it goes when they are done, and a second
-/// signal does not wait for them.
+/// Unmounts on SIGTERM, SIGINT and SIGHUP; a process that was started with SIGHUP ignored (nohup) ignores it. If programs use the
+/// mount, it ends when they are done; a second signal does not wait for them.
 pub(super) fn unmount_on_signals(stop: StopHandle, dir: PathBuf) -> Result<()> {
     let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
     let mut signals = Signals::new([SIGTERM, SIGINT].into_iter().chain(hang_up))
@@ -22,14 +22,14 @@ pub(super) fn unmount_on_signals(stop: StopHandle, dir: PathBuf) -> Result<()> {
         for signal in signals.forever() {
             log::info!("signal {signal}: unmounting");
             if !std::mem::take(&mut is_first) {
-                // Of what is detached, but held, only its connection can be got at.
+                // A detached mount that is in use can be reached only by its connection.
                 stop.give_up();
                 continue;
             }
             let plain = UnmountMode::Plain;
             unmount_below(&dir, plain).unwrap_or_else(|error| log::warn!("{error}"));
             if stop.stop(plain).is_err() {
-                log::warn!("the mount is in use and goes when the last program is done");
+                log::warn!("the mount is in use, and ends when the last program is done");
                 stop.stop(UnmountMode::Lazy).unwrap_or_else(|error| log::warn!("{error}"));
             }
         }

@@ -1,4 +1,4 @@
-//! Serving from the first request to the last, over any number of successors ([`crate::upgrade`]).
+//! Serves a mount from its first request to its last, over any number of successors ([`crate::upgrade`]).
 //!
 //! ```text
 //! Attached --run--> unmounted: close the store, end
@@ -29,23 +29,23 @@ use super::attached::Attached;
 use super::options::Choices;
 use super::settings::{fs_options, session_options};
 use super::signals::unmount_on_signals;
-use crate::control::server::{Control, Order};
+use crate::control::server::{Control, UpgradeOrder};
 use crate::control::{Ready, Report, answer};
 use crate::error;
 use crate::kv::Server;
-use crate::service::ViewDesk;
+use crate::service::ViewService;
 use crate::upgrade::SUCCESSOR;
 use crate::upgrade::handover_message::HandoverMessage;
-use crate::upgrade::successor::{Estate, arguments, become_program, receive};
+use crate::upgrade::successor::{Handover, arguments, become_program, receive};
 
-/// What a successor must know of the mount, and how its program is called.
+/// What a successor must know: the mount, and the arguments of the program.
 #[derive(Clone, Serialize, Deserialize)]
-struct Facts {
+struct MountFacts {
     ready: Ready,
     arguments: Vec<OsString>,
 }
 
-/// The running program's file, whatever has become of its name.
+/// The running program's file, also if its name has changed.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Mounts `store` on `dir` and serves it until it is unmounted or this process is told to end. Calls
@@ -81,20 +81,20 @@ fn serve_on(
     let directory = || attached.file_system.directory();
     let control = directory()
         .and_then(Control::listen)
-        .inspect_err(|error| log::warn!("no upgrade while mounted: {}", error.message()))
+        .inspect_err(|error| log::warn!("this mount cannot be upgraded: {}", error.message()))
         .ok();
     let pairs = directory()
         .and_then(Server::listen)
-        .inspect_err(|error| log::warn!("no dictionaries while mounted: {}", error.message()))
+        .inspect_err(|error| log::warn!("this mount serves no dictionaries: {}", error.message()))
         .ok();
     let serve_pairs = |of| pairs.iter().for_each(|server| server.serves(Option::clone(&of)));
     let facts = attached.ready.clone();
     let mut ready = Some(ready);
     loop {
-        let desk = ViewDesk::open(&attached, choices);
-        serve_pairs(Some(Arc::clone(&desk)));
+        let service = ViewService::open(&attached, choices);
+        serve_pairs(Some(Arc::clone(&service)));
         if let Some(control) = &control {
-            control.serves(attached.session.pause_handle(), Arc::clone(&desk));
+            control.serves(attached.session.pause_handle(), Arc::clone(&service));
         }
         let Attached { store, file_system, session, ready: own } = attached;
         let (first, facts) = (ready.take(), &facts);
@@ -112,9 +112,9 @@ fn serve_on(
         let paused = match ended {
             Ok(Ended::Paused(paused)) => paused,
             ended => {
-                desk.close();
-                let witnesses = control.as_ref().map(Control::take_witnesses);
-                // Before the store is let go of: who waits for that listens on sockets of the same names.
+                service.close();
+                let end_waiters = control.as_ref().map(Control::take_end_waiters);
+                // Before the store is released: a process that waits for it listens on sockets of the same names.
                 drop((control, pairs));
                 let closed = file_system.close();
                 log::info!("{} is closed", store.display());
@@ -123,84 +123,84 @@ fn serve_on(
                     Ok(()) => Report::Done(Value::Null),
                     Err(error) => Report::of(error),
                 };
-                for mut client in witnesses.into_iter().flatten() {
+                for mut client in end_waiters.into_iter().flatten() {
                     answer(&mut client, &report());
                 }
                 return ended;
             }
         };
         let order = control.as_ref().and_then(Control::take_order);
-        let stopped = Stopped { store, file_system, ready: own, paused };
+        let paused_mount = PausedMount { store, file_system, ready: own, paused };
         attached = match order {
-            Some(order) => stopped.hand_over(order, choices)?,
-            // Nobody waits for a successor any more.
-            None => stopped.go_on(choices)?,
+            Some(order) => paused_mount.hand_over(order, choices)?,
+            // The order was withdrawn.
+            None => paused_mount.go_on(choices)?,
         };
     }
 }
 
-/// Waits until the mount on `dir` answers. False if it is gone: how it ended is told otherwise.
+/// Waits until the mount on `dir` answers. False if it is gone; its end is reported elsewhere.
 fn answers(dir: &Path) -> bool {
     let Err(error) = std::fs::metadata(dir) else { return true };
-    log::warn!("{} cannot be looked at: {error}", dir.display());
+    log::warn!("cannot examine {}: {error}", dir.display());
     Errno::from_io_error(&error).is_none_or(|errno| !DEAD.contains(&errno))
 }
 
 /// A mount whose session is paused.
-struct Stopped {
+struct PausedMount {
     store: PathBuf,
     file_system: FileSystem,
     ready: Ready,
     paused: Paused,
 }
 
-impl Stopped {
-    /// Serves again, as if nothing had been.
+impl PausedMount {
+    /// Resumes the session with the program that it had.
     fn go_on(self, choices: &Choices) -> Result<Attached> {
-        let Stopped { store, file_system, ready, paused } = self;
+        let PausedMount { store, file_system, ready, paused } = self;
         let session = Session::resume(file_system.vfs(), paused, &session_options(choices))
             .map_err(|error| error::not_served(&error))?;
         Ok(Attached { store, file_system, session, ready })
     }
 
-    /// Becomes the ordered program. Returns only if that does not go.
-    fn hand_over(self, order: Order, choices: &Choices) -> Result<Attached> {
+    /// Becomes the program of `order`. Returns only if that fails.
+    fn hand_over(self, order: UpgradeOrder, choices: &Choices) -> Result<Attached> {
         if let Err(error) = self.file_system.vfs().sync() {
-            let error = Error::failed(format!("the store cannot be synced: {error}"))
-                .hint("the daemon goes on; look at the storage first");
+            let error = Error::failed(format!("cannot sync the store: {error}"))
+                .hint("the daemon continues; check the storage first");
             order.refuse(&error);
             return self.go_on(choices);
         }
-        let Stopped { store, file_system, ready, paused } = self;
+        let PausedMount { store, file_system, ready, paused } = self;
         log::info!("becoming {}", order.binary.display());
         let handed_over = file_system.hand_over().inspect_err(|_| detach(&ready))?;
         let mut order = order;
-        let failure = match estate(&ready, &paused, &handed_over, &mut order) {
-            Ok(estate) => become_program(&order.binary, &arguments(SUCCESSOR), &estate),
+        let failure = match handover(&ready, &paused, &handed_over, &mut order) {
+            Ok(handover) => become_program(&order.binary, &arguments(SUCCESSOR), &handover),
             Err(error) => error,
         };
         let file_system = FileSystem::resume(&store, &fs_options(choices, &ready.dir), handed_over);
         let file_system = file_system.inspect_err(|_| detach(&ready))?;
-        order.refuse(&failure.hint("the daemon goes on with the program it had"));
-        Stopped { store, file_system, ready, paused }.go_on(choices)
+        order.refuse(&failure.hint("the daemon continues with its old program"));
+        PausedMount { store, file_system, ready, paused }.go_on(choices)
     }
 }
 
-/// Everything the successor needs, as descriptors and bytes.
-fn estate(
+/// All that the successor needs, as descriptors and bytes.
+fn handover(
     ready: &Ready,
     paused: &Paused,
     handed_over: &HandedOver,
-    order: &mut Order,
-) -> Result<Estate> {
+    order: &mut UpgradeOrder,
+) -> Result<Handover> {
     let failed =
         |error: &dyn std::fmt::Display| Error::failed(format!("cannot hand over: {error}"));
     let lock = handed_over.lock.fd().ok_or_else(|| failed(&"the lock has no descriptor"))?;
-    let facts = Facts { ready: ready.clone(), arguments: arguments(SUCCESSOR) };
+    let facts = MountFacts { ready: ready.clone(), arguments: arguments(SUCCESSOR) };
     let facts = serde_json::to_vec(&facts).map_err(|error| failed(&error))?;
     let message =
         HandoverMessage { facts, session: paused.state(), files: handed_over.state.clone() };
-    Ok(Estate {
+    Ok(Handover {
         device: paused.descriptor().try_clone_to_owned().map_err(|error| failed(&error))?,
         lock: lock.try_clone_to_owned().map_err(|error| failed(&error))?,
         message,
@@ -209,17 +209,18 @@ fn estate(
     })
 }
 
-/// Goes on with the mount that the process before has left on the standard input. `prepare` is given the
-/// store and says how to mount. If it cannot go on, becomes the program before again.
+/// Takes over the mount that the previous program left on the standard input. `prepare` gets the store and returns the mount options. If
+/// the takeover fails, the process becomes the previous program again.
 pub fn take_over(prepare: impl FnOnce(&Path) -> Result<Choices>) -> Result<()> {
     allocator::limit_arenas();
-    let estate = receive()?;
-    let facts: Facts = serde_json::from_slice(&estate.message.facts)
-        .map_err(|error| Error::failed(format!("the facts handed over cannot be read: {error}")))?;
-    let Facts { ready, arguments } = facts;
-    // To go back to, should this program not be able to go on.
-    let spare = spare(&estate);
-    let Estate { device, lock, message, client, .. } = estate;
+    let handover = receive()?;
+    let facts: MountFacts = serde_json::from_slice(&handover.message.facts).map_err(|error| {
+        Error::failed(format!("the facts of the handover message cannot be read: {error}"))
+    })?;
+    let MountFacts { ready, arguments } = facts;
+    // For the way back, if this program cannot take over.
+    let spare = spare(&handover);
+    let Handover { device, lock, message, client, .. } = handover;
     let resumed = prepare(&ready.store).and_then(|choices| {
         let lock = OsEnv::adopt_lock(lock);
         let handed_over = HandedOver { state: message.files, lock };
@@ -228,64 +229,64 @@ pub fn take_over(prepare: impl FnOnce(&Path) -> Result<Choices>) -> Result<()> {
         let options = fs_options(&choices, &ready.dir);
         let file_system = FileSystem::resume(&ready.store, &options, handed_over)?;
         let (store, ready) = (ready.store.clone(), ready.clone());
-        Ok((Stopped { store, file_system, ready, paused }, choices))
+        Ok((PausedMount { store, file_system, ready, paused }, choices))
     });
     match resumed {
-        Ok((stopped, choices)) => {
+        Ok((paused_mount, choices)) => {
             drop(spare);
             log::info!("{} is served by a new program", ready.dir.display());
-            serve_on(stopped.go_on(&choices)?, &choices, move |ready| tell(client, ready))
+            serve_on(paused_mount.go_on(&choices)?, &choices, move |ready| tell(client, ready))
         }
         Err(error) => Err(back(spare, &arguments, client, &ready, error)),
     }
 }
 
-/// A second set of everything, with the program before as the one to become.
-fn spare(estate: &Estate) -> Option<(File, Estate)> {
-    let program = estate.program.as_ref()?.try_clone().ok()?;
-    let again = Estate {
-        device: estate.device.try_clone().ok()?,
-        lock: estate.lock.try_clone().ok()?,
-        message: estate.message.clone(),
+/// A copy of `handover` with which the process can become the previous program.
+fn spare(handover: &Handover) -> Option<(File, Handover)> {
+    let program = handover.program.as_ref()?.try_clone().ok()?;
+    let again = Handover {
+        device: handover.device.try_clone().ok()?,
+        lock: handover.lock.try_clone().ok()?,
+        message: handover.message.clone(),
         client: None,
         program: None,
     };
     Some((program, again))
 }
 
-/// Becomes the program before. Returns only if that fails: then the mount is detached, so that nobody waits.
+/// Becomes the previous program. Returns only if that fails; the mount is detached then, so that no program waits on it.
 fn back(
-    spare: Option<(File, Estate)>,
+    spare: Option<(File, Handover)>,
     arguments: &[OsString],
     client: Option<UnixStream>,
     ready: &Ready,
     error: Error,
 ) -> Error {
-    let error = Error::failed(format!("the new program cannot go on: {}", error.message()))
-        .hint("`varve status` tells which program serves the mount now");
+    let error = Error::failed(format!("the new program cannot take over: {}", error.message()))
+        .hint("`varve status` shows which program serves the mount now");
     log::error!("{}", error.message());
     if let Some(mut client) = client {
         answer(&mut client, &Report::of(&error));
     }
-    let Some((program, estate)) = spare else {
+    let Some((program, handover)) = spare else {
         detach(ready);
         return error;
     };
     let path = format!("/proc/self/fd/{}", program.as_raw_fd());
-    let failure = become_program(Path::new(&path), arguments, &estate);
-    log::error!("nor can the program before: {}", failure.message());
+    let failure = become_program(Path::new(&path), arguments, &handover);
+    log::error!("the previous program cannot take over either: {}", failure.message());
     detach(ready);
     error
 }
 
-/// Tells who asked for the upgrade that it is done.
+/// Reports to the client that the upgrade is done.
 fn tell(client: Option<UnixStream>, ready: &Ready) {
     if let Some(mut client) = client {
         answer(&mut client, &Report::Ready(ready.clone()));
     }
 }
 
-/// Takes the mount away that nobody is going to serve.
+/// Removes a mount that no process will serve.
 fn detach(ready: &Ready) {
     StopHandle::on(ready.dir.clone()).give_up();
 }

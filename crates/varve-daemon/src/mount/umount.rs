@@ -1,4 +1,4 @@
-//! Unmounting, and waiting until the store is free again.
+//! Unmounts, and waits until the daemon has closed the store.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -10,22 +10,22 @@ use varve_fuse::{
     MountPoint, UnmountMode, copies_of, find_mounts, find_mounts_of, is_dead, unmount_that,
 };
 
-use crate::control::client::End;
+use crate::control::client::EndPromise;
 use crate::error;
 use crate::mount_source::{store_and_view, unmount_below};
 use crate::mount_table::present_mount;
 use crate::target::Target;
 
-/// How long a daemon may take to write back and let go.
+/// How long a daemon may take to write back and to close the store.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// After how long it is said who is waited for. Most daemons are done before.
+/// After how long a message names the processes that keep the mount. Most daemons are done before.
 const COPIES_AFTER: Duration = Duration::from_secs(1);
 
 /// The most processes that are named.
 const COPIES_TOLD_MAX: usize = 8;
 
-/// How often to ask whether it has.
+/// How often to check whether the store is closed.
 const RELEASE_POLL: Duration = Duration::from_millis(10);
 
 /// What has become of a mount and its store.
@@ -33,9 +33,9 @@ const RELEASE_POLL: Duration = Duration::from_millis(10);
 pub struct Unmounted {
     /// The mount that is gone.
     pub mount: MountPoint,
-    /// Where else the store is mounted, so that it stays open.
+    /// Where else the store is mounted; it stays open then.
     pub elsewhere: Option<PathBuf>,
-    /// Whether the store is closed; `None` if that is not to be seen, as it was moved while it was mounted or others may not look there.
+    /// Whether the store is closed; `None` if this process cannot see that, as the store was moved or is closed to its user.
     pub is_closed: Option<bool>,
 }
 
@@ -46,20 +46,20 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
         Error::failed(format!("no Varve store is mounted on {}", dir.display()))
             .hint("`findmnt -t fuse.varve` lists the mounts")
     })?;
-    // Of a dead mount it may be one that only looks.
+    // The holder of a dead mount's store may be a process that only examines it.
     let serving = holder(&mount).filter(|holder| holder.mount_point.is_some());
     let served_by = serving.and_then(|holder| holder.pid);
-    // Before there is an end to be told of.
+    // The promise must be asked for before the daemon ends.
     let mut end = match mode {
         UnmountMode::Lazy => None,
         UnmountMode::Plain | UnmountMode::Force => {
-            Target::on(dir, &mount).ok().and_then(|target| End::ask(&target))
+            Target::on(dir, &mount).ok().and_then(|target| EndPromise::ask(&target))
         }
     };
     let unmounted =
         unmount_below(&mount.dir, mode).and_then(|()| unmount_that(mount.id, &mount.dir, mode));
     match unmounted {
-        // Nobody gets to the mounts of views through a dead mount; they go with it.
+        // The mounts of views within a dead mount cannot be reached; they end with it.
         Err(_) if is_dead(&mount.dir) => unmount_that(mount.id, &mount.dir, UnmountMode::Force),
         unmounted => unmounted,
     }
@@ -79,20 +79,20 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
     Ok(Unmounted { mount, elsewhere, is_closed })
 }
 
-/// Waits until the process `served_by` has closed the store of `mount`, which is gone, and told how its `end` was, if it tells; where
-/// else the store is mounted if it goes on.
+/// Waits until the process `served_by` has closed the store of `mount`, which is gone, and has sent the report that `end` promises.
+/// Returns where else the store is mounted, if the process goes on.
 fn wait_until_closed(
     mount: &MountPoint,
     served_by: Option<u32>,
-    mut end: Option<&mut End>,
+    mut end: Option<&mut EndPromise>,
 ) -> Result<Option<PathBuf>> {
     let begin = Instant::now();
     let mut held_by = None;
     let mut ended = None;
     loop {
-        // Another has it open by now, or one that only looks: not what was unmounted.
+        // A later holder is not the daemon of the mount that was unmounted.
         let holder = holder(mount).filter(|holder| holder.pid == served_by);
-        // Where the storage fails nobody sees who has the store, and the daemon still closes it.
+        // If the storage fails, the holder cannot be read, and the daemon still closes the store.
         if holder.is_none() && (end.is_none() || ended.is_some()) {
             break;
         }
@@ -108,7 +108,7 @@ fn wait_until_closed(
                 RELEASE_WAIT_MAX.as_secs()
             ))
             .hint(match held_by.filter(|copies: &String| !copies.is_empty()) {
-                Some(copies) => format!("end what runs there: {copies}"),
+                Some(copies) => format!("end the programs there: {copies}"),
                 None => {
                     "programs may still have files open on it; the log is varve.log in the store"
                         .to_owned()
@@ -118,7 +118,7 @@ fn wait_until_closed(
         if held_by.is_none() && begin.elapsed() > COPIES_AFTER {
             let copies = copies(mount);
             if !copies.is_empty() {
-                log::warn!("waiting, as the mount has copies in other mount namespaces: {copies}");
+                log::warn!("waiting for copies of the mount in other mount namespaces: {copies}");
             }
             held_by = Some(copies);
         }
@@ -130,12 +130,12 @@ fn wait_until_closed(
     let store = Path::new(&mount.source).display();
     ended.unwrap_or(Ok(())).map(|()| None).map_err(|error| {
         let text = format!("{store} is unmounted, but its daemon failed: {}", error.message());
-        let hint = format!("look at the storage below; `varve fsck {store}` tells what is there");
+        let hint = format!("check the storage; `varve fsck {store}` shows the state of the store");
         Error::failed(text).with_status(error.status()).hint(hint)
     })
 }
 
-/// The processes, for people, that have a copy of `mount` in mount namespaces of their own.
+/// The processes that have a copy of `mount` in their own mount namespaces, as text.
 fn copies(mount: &MountPoint) -> String {
     let copies = copies_of(mount.connection).unwrap_or_default();
     let described = copies.iter().take(COPIES_TOLD_MAX).map(|(process, dir)| {
@@ -151,14 +151,13 @@ fn copies(mount: &MountPoint) -> String {
     described.chain(more).collect::<Vec<_>>().join(", ")
 }
 
-/// Who has the store of `mount` open.
+/// The process that has the store of `mount` open.
 fn holder(mount: &MountPoint) -> Option<Holder> {
     store::holder(Path::new(&mount.source)).unwrap_or(None).filter(|holder| holder.pid.is_some())
 }
 
-/// Where `holder` serves the store of `mount` still: on another place of the same mount, or where it has mounted it itself if
-/// `mount` was a dead one. A directory above may have been renamed meanwhile, so nothing is told by the place alone. Dead ones may be
-/// left below.
+/// Where `holder` still serves the store of `mount`: at another path of the same connection, or where it has mounted the store itself if
+/// `mount` was dead. The path alone decides nothing, since a directory above may have been renamed. Dead mounts do not count.
 fn elsewhere(mount: &MountPoint, holder: Option<&Holder>) -> Option<PathBuf> {
     let theirs = holder.and_then(|holder| holder.pid).map(find_mounts_of);
     let theirs = theirs.and_then(|mounts| mounts.ok());

@@ -1,5 +1,5 @@
-//! Requests about snapshots, transactions and clones: the daemon answers them if the store is mounted, else this process
-//! does ([`offline`]), by the same [`operations`].
+//! Requests about snapshots, transactions and clones. The daemon answers them if it serves the store; else this process opens the store
+//! and answers them ([`offline`]). Both use the same [`operations`].
 
 mod offline;
 pub(crate) mod operations;
@@ -16,12 +16,12 @@ pub use crate::control::{CloneRequest, ViewRequest};
 use crate::holder;
 use crate::target::Target;
 
-/// Does `request` for the store at `path`, or the one mounted there; the answer is a JSON value.
+/// Sends `request` for the store at `path`, or for the one that is mounted there; the answer is a JSON value.
 pub fn ask(path: &Path, request: ViewRequest) -> Result<Value> {
     ask_target(&Target::at(path)?, request)
 }
 
-/// Takes the store at `path`, or the one mounted there, back to its snapshot `name`; `progress` hears how far that is.
+/// Rolls the store at `path`, or the one that is mounted there, back to its snapshot `name`. Calls `progress` as the work proceeds.
 pub fn roll_back_watched(
     path: &Path,
     name: &str,
@@ -31,7 +31,7 @@ pub fn roll_back_watched(
     ask_watching(&Target::at(path)?, request, progress).map(drop)
 }
 
-/// Does `request` for the store `target`; the answer is a JSON value.
+/// Sends `request` for the store `target`; the answer is a JSON value.
 pub(crate) fn ask_target(target: &Target, request: ViewRequest) -> Result<Value> {
     ask_watching(target, request, &mut |_| ())
 }

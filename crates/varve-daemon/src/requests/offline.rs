@@ -1,4 +1,4 @@
-//! A request done by this process, on a store that no daemon serves.
+//! Answers a request in this process, for a store that no daemon serves.
 
 use std::path::Path;
 
@@ -37,18 +37,22 @@ pub(super) fn answer(
             .map_err(|error| transactions::not_committed(&fs, id, error)),
         ViewRequest::Receipt => transfer::token(&fs),
         ViewRequest::DiscardReceipt => transfer::discard(&fs),
-        ViewRequest::Send(_) | ViewRequest::Receive => {
-            Err(Error::usage("a stream is sent and received otherwise".to_owned()))
-        }
+        ViewRequest::Send(_) | ViewRequest::Receive => Err(Error::usage(
+            "this request cannot carry a stream: use `varve snapshot send` and `receive`"
+                .to_owned(),
+        )),
         ViewRequest::Abort { id } => transactions::abort(&fs, id).map(|()| Value::Null),
         ViewRequest::ListTransactions => operations::list_transactions(&fs, None)
             .map(|listed| listed.into_iter().map(|(_, told)| told).collect()),
         ViewRequest::Diff { id } => operations::diff(&fs, id),
         ViewRequest::Status { id } => operations::status(&fs, id, None).map(|(_, told)| told),
-        ViewRequest::Begin { .. } => Err(Error::failed("a transaction is begun on a mount")
-            .hint("`varve mount STORE DIR` first")),
+        ViewRequest::Begin { .. } => {
+            Err(Error::failed("a transaction begins on a mount, and the store is not mounted")
+                .hint("mount the store by `varve mount STORE DIR` first"))
+        }
         ViewRequest::Clone(_) => {
-            Err(Error::failed("a clone is made on a mount").hint("`varve mount STORE DIR` first"))
+            Err(Error::failed("a clone is made on a mount, and the store is not mounted")
+                .hint("mount the store by `varve mount STORE DIR` first"))
         }
     };
     file_system.close()?;

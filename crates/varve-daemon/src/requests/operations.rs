@@ -1,6 +1,6 @@
-//! What the requests about snapshots and transactions do to an open store, and what they answer.
+//! What the requests about snapshots and transactions do to an open store, and their answers.
 //!
-//! The answers are JSON values, the same for a client of a daemon and for one that has opened the store itself.
+//! The answers are JSON values, the same for a client of a daemon and for a process that has opened the store itself.
 
 use std::path::Path;
 use std::thread;
@@ -22,14 +22,14 @@ use varve_vfs::{FsError, Vfs, in_time};
 use crate::control::CloneRequest;
 use crate::slots::Slots;
 
-/// How long a commit waits for large files to be closed: the kernel tells of that when close(2) has returned, and the program
-/// may have ended.
+/// How long a commit waits for large files to be closed: the kernel reports a close(2) after it has returned, when the program may have
+/// ended already.
 const CLOSE_WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// How often to ask whether they are.
+/// How often to check whether they are closed.
 const CLOSE_POLL: Duration = Duration::from_millis(5);
 
-/// The paths that changed between two snapshots, or since one.
+/// The paths that changed between two snapshots, or since a snapshot.
 pub(crate) fn diff_snapshots(fs: &VarveFs, from: &str, to: Option<&str>) -> Result<Value> {
     let diff = fs.snapshot_diff(from, to).map_err(|error| match error {
         FsError::NotFound => {
@@ -38,14 +38,14 @@ pub(crate) fn diff_snapshots(fs: &VarveFs, from: &str, to: Option<&str>) -> Resu
             let mut missing = missing.filter(|name| known.iter().all(|view| view.name != **name));
             no_snapshot(missing.next_back().unwrap_or(from), error)
         }
-        FsError::Invalid(_) => Error::failed("the first snapshot is the later one of the two")
-            .hint("name the older one first"),
+        FsError::Invalid(_) => Error::failed("the first snapshot is later than the second")
+            .hint("name the older snapshot first"),
         other => Error::from(other),
     })?;
     Ok(json!({ "changes": diff.changes, "complete": diff.complete }))
 }
 
-/// Copies what the request says.
+/// Makes the clone of a request.
 pub(crate) fn clone(fs: &VarveFs, request: &CloneRequest) -> Result<InodeId> {
     let CloneRequest { snapshot, dir, name, into, to } = request;
     let name = name.as_deref().map(FileName::new).transpose().map_err(FsError::from)?;
@@ -53,16 +53,16 @@ pub(crate) fn clone(fs: &VarveFs, request: &CloneRequest) -> Result<InodeId> {
     let original = Original { snapshot: snapshot.as_deref(), dir: InodeId::new(*dir), name };
     fs.do_clone(original, InodeId::new(*into), to).map_err(|error| match error {
         FsError::Exists => {
-            Error::failed("there is a file of that name already").hint("clone to a new name")
+            Error::failed("a file of that name exists already").hint("clone to a new name")
         }
         FsError::QuotaExceeded => Error::failed("the limits on a directory tree are reached")
-            .hint("all that a clone holds counts at once; `varve quota show` tells the limits"),
+            .hint("the whole clone counts at once; `varve quota show` shows the limits"),
         other => Error::from(other),
     })
 }
 
-/// Commits a transaction, whose file system is `open` if it is mounted. Waits for what others have locked, where `waits` are counted
-/// only if there is a place left among them, and a moment for large files to be closed.
+/// Commits a transaction; `open` is its file system if it is mounted. Waits for locks, and a moment for large files to be closed. With
+/// `waits` it waits for locks only if one of these slots is free.
 pub(crate) fn commit(
     fs: &VarveFs,
     id: &str,
@@ -74,14 +74,14 @@ pub(crate) fn commit(
         None => {
             let view = fs.open_view(&ViewName::transaction(id))?;
             let committed = commit_in_time(fs, id, &view, CLOSE_WAIT_MAX, waits);
-            // Of one that has ended nothing is left to sync.
+            // After the end of a transaction nothing is left to sync.
             let _ = view.close();
             committed
         }
     }
 }
 
-/// Commits; waits so long for large files that are being closed.
+/// Commits; waits up to `close_wait_max` for large files to be closed.
 fn commit_in_time(
     fs: &VarveFs,
     id: &str,
@@ -100,7 +100,7 @@ fn commit_in_time(
     }
 }
 
-/// Commits; waits as long as any change of the main view for what others have locked, if there is a place.
+/// Commits; waits for locks as long as other changes do, if a slot is free.
 fn commit_unlocked(
     fs: &VarveFs,
     id: &str,
@@ -118,7 +118,7 @@ fn commit_unlocked(
     committed.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked).into()))
 }
 
-/// Takes the file system back to a snapshot. `follow` is told of what has changed, also where not all went well.
+/// Rolls the file system back to a snapshot. Calls `follow` with what has changed, also after a partial failure.
 pub(crate) fn roll_back(
     fs: &VarveFs,
     name: &str,
@@ -142,12 +142,12 @@ pub(crate) fn roll_back(
 fn not_rolled_back(name: &str, error: CommitError) -> Error {
     match error {
         CommitError::Conflict(paths) => Error::failed(format!(
-            "nothing was rolled back, as programs keep changing:\n  {}",
+            "nothing was rolled back, as programs keep changing files:\n  {}",
             paths.join("\n  ")
         ))
-        .hint("stop them, and try again"),
+        .hint("stop the programs, and try again"),
         CommitError::InUse(paths) => Error::failed(format!(
-            "nothing was rolled back, as what would change is in use: large files that are open for writing, removed, \
+            "nothing was rolled back, as files that would change are in use: large files that are open for writing, removed, \
              or to be small again, and removed directories:\n  {}",
             paths.join("\n  ")
         ))
@@ -156,8 +156,8 @@ fn not_rolled_back(name: &str, error: CommitError) -> Error {
         CommitError::OverLimits(trees) => Error::failed(trees.join(", ")),
         CommitError::GaveWay(why) => Error::failed(why),
         CommitError::Failed(FsError::Blocked(_)) => {
-            Error::failed("nothing was rolled back, as transactions have locked what would change")
-                .hint("try again when they have ended; `varve txn list` tells of their locks")
+            Error::failed("nothing was rolled back, as transactions have locked files that would change")
+                .hint("try again when the transactions have ended; `varve txn list` shows their locks")
         }
         CommitError::Failed(FsError::NoSpace(text)) => {
             Error::failed(format!("nothing was rolled back: {text}")).hint("make room and try again")
@@ -173,7 +173,7 @@ pub(crate) fn rollback_diff(fs: &VarveFs, name: &str) -> Result<Value> {
     Ok(json!({ "changes": diff.changes, "complete": diff.complete }))
 }
 
-/// The open transactions; with their paths if the store is mounted on `dir`.
+/// Describes the open transactions, with their paths if the store is mounted on `dir`.
 pub(crate) fn list_transactions(
     fs: &VarveFs,
     dir: Option<&Path>,
@@ -205,7 +205,7 @@ pub(crate) fn diff(fs: &VarveFs, id: &str) -> Result<Value> {
     Ok(json!({ "changes": diff.changes, "complete": diff.complete }))
 }
 
-/// A transaction and how much it has changed; with its path if the store is mounted on `dir`.
+/// Describes a transaction and how much it has changed, with its path if the store is mounted on `dir`.
 pub(crate) fn status(fs: &VarveFs, id: &str, dir: Option<&Path>) -> Result<(Transaction, Value)> {
     let txn = fs.transaction(id).map_err(|error| no_transaction(id, error))?;
     let diff = fs.transaction_diff(id).map_err(|error| no_transaction(id, error))?;
@@ -220,7 +220,7 @@ pub(crate) fn status(fs: &VarveFs, id: &str, dir: Option<&Path>) -> Result<(Tran
     Ok((txn, status))
 }
 
-/// The snapshots; with their paths if the store is mounted on `dir`.
+/// Lists the snapshots, with their paths if the store is mounted on `dir`.
 pub(crate) fn list_snapshots(fs: &VarveFs, dir: Option<&Path>) -> Result<Value> {
     let names = fs.view_names(ViewKind::Snapshot)?;
     let described = names

@@ -1,17 +1,17 @@
-//! Keeps an upgrade from beginning while views begin, end, or are mounted.
+//! Keeps an upgrade from beginning while requests about snapshots and transactions are under way.
 //!
 //! ```text
-//! open, n at work --Door::close waits until n = 0--> closed --Closed is dropped--> open
+//! open, n admitted --AdmissionGate::close waits until n = 0--> closed --GateClosed is dropped--> open
 //! ```
 //!
-//! 1. Whoever works with views goes in ([`Door::enter`]) and out when done. A commit looks up names on the mount and has the
-//!    kernel forget some: while the session is paused nobody answers either, and the pause would wait for who waits for it.
-//! 2. An upgrade closes the door, for a limited time, before it takes the mounts of views away. As long as it waits others
-//!    still go in, since one at work may wait for what only another's commit lets go of.
-//!    Views that are mounted elsewhere too, as in mount namespaces of programs, would not end by that: they keep it from beginning.
-//! 3. From then on whoever comes is sent away, until the upgrade is given up. The successor has a door of its own.
+//! 1. Each request enters ([`AdmissionGate::enter`]) and drops its admission when it is done. A commit looks up names on the mount
+//!    and has the kernel forget some: while the session is paused no thread answers that, so the pause and the commit would wait
+//!    for each other.
+//! 2. An upgrade closes the gate, and waits for a limited time until no request is left. While it waits further requests enter, since
+//!    a request may wait for locks that only another commit releases.
+//! 3. While the gate is closed each request is refused. It opens again if the upgrade is given up; the successor has its own gate.
 //!
-//! Invariant: closed implies that nobody is at work.
+//! Invariant: while the gate is closed no request is admitted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,43 +25,43 @@ struct State {
     closed: bool,
 }
 
-/// See the module's comment.
+/// The gate; see the module's comment.
 #[derive(Debug, Default)]
-pub(super) struct Door {
+pub(super) struct AdmissionGate {
     state: Mutex<State>,
     left: Condvar,
 }
 
-/// Somebody at work, until dropped.
+/// The admission of one request, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Working(Arc<Door>);
+pub(crate) struct Admitted(Arc<AdmissionGate>);
 
-/// Nobody is at work, until dropped.
+/// Keeps the gate closed until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Closed(Arc<Door>);
+pub(crate) struct GateClosed(Arc<AdmissionGate>);
 
-/// Why the door is not closed.
+/// Why the gate could not be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotClosed {
-    /// Somebody else has closed it.
+    /// Another upgrade has closed it.
     Already,
-    /// Somebody is still at work.
+    /// Requests are still under way.
     Busy,
 }
 
-impl Door {
-    /// Goes in; `None` if it is closed.
-    pub(super) fn enter(self: &Arc<Self>) -> Option<Working> {
+impl AdmissionGate {
+    /// Admits a request; `None` if the gate is closed.
+    pub(super) fn enter(self: &Arc<Self>) -> Option<Admitted> {
         let mut state = self.state.lock();
         if state.closed {
             return None;
         }
         state.working += 1;
-        Some(Working(Arc::clone(self)))
+        Some(Admitted(Arc::clone(self)))
     }
 
-    /// Closes it when nobody is at work any more, which may take `wait_max`.
-    pub(super) fn close(self: &Arc<Self>, wait_max: Duration) -> Result<Closed, NotClosed> {
+    /// Closes the gate once no request is admitted any more. Waits up to `wait_max`.
+    pub(super) fn close(self: &Arc<Self>, wait_max: Duration) -> Result<GateClosed, NotClosed> {
         let until = Instant::now() + wait_max;
         let mut state = self.state.lock();
         loop {
@@ -70,7 +70,7 @@ impl Door {
             }
             if state.working == 0 {
                 state.closed = true;
-                return Ok(Closed(Arc::clone(self)));
+                return Ok(GateClosed(Arc::clone(self)));
             }
             if self.left.wait_until(&mut state, until).timed_out() && state.working > 0 {
                 return Err(NotClosed::Busy);
@@ -79,22 +79,22 @@ impl Door {
     }
 }
 
-impl Drop for Working {
+impl Drop for Admitted {
     fn drop(&mut self) {
         self.0.state.lock().working -= 1;
         self.0.left.notify_all();
     }
 }
 
-impl Drop for Closed {
+impl Drop for GateClosed {
     fn drop(&mut self) {
         self.0.state.lock().closed = false;
     }
 }
 
-/// Why nothing goes for a moment.
+/// The error of a request that meets a closed gate.
 pub(crate) fn being_upgraded() -> Error {
-    Error::failed("the mount is being upgraded already").hint("wait a moment")
+    Error::failed("the mount is being upgraded already").hint("try again in a moment")
 }
 
 #[cfg(test)]
@@ -105,22 +105,22 @@ mod tests {
 
     #[test]
     fn it_closes_when_the_last_one_has_left() {
-        let door = Arc::new(Door::default());
-        let (first, second) = (door.enter().unwrap(), door.enter().unwrap());
-        assert_eq!(door.close(Duration::from_millis(1)).unwrap_err(), NotClosed::Busy);
+        let gate = Arc::new(AdmissionGate::default());
+        let (first, second) = (gate.enter().unwrap(), gate.enter().unwrap());
+        assert_eq!(gate.close(Duration::from_millis(1)).unwrap_err(), NotClosed::Busy);
         drop(first);
-        let closing = Arc::clone(&door);
+        let closing = Arc::clone(&gate);
         let closing = std::thread::spawn(move || closing.close(PATIENCE));
-        // Who waits keeps nobody out.
-        let third = door.enter().unwrap();
+        // Waiting to close keeps no request out.
+        let third = gate.enter().unwrap();
         drop(second);
         assert!(!closing.is_finished());
         drop(third);
         let closed = closing.join().unwrap().unwrap();
-        assert!(door.enter().is_none());
-        assert_eq!(door.close(PATIENCE).unwrap_err(), NotClosed::Already);
+        assert!(gate.enter().is_none());
+        assert_eq!(gate.close(PATIENCE).unwrap_err(), NotClosed::Already);
         drop(closed);
-        assert!(door.enter().is_some());
-        assert!(door.close(Duration::ZERO).is_ok());
+        assert!(gate.enter().is_some());
+        assert!(gate.close(Duration::ZERO).is_ok());
     }
 }

@@ -1,7 +1,7 @@
-//! How a view gets its mount, and how it loses it.
+//! How a snapshot or a transaction gets its mount, and how it loses it.
 //!
-//! Snapshots come and stay, as nobody says that he is done with one, and each costs threads and descriptors: when one is attached and
-//! there are more than [`ATTACHED_MAX`], those that nobody uses and has used for longest are let go of.
+//! No program says that it is done with a snapshot, and each mount costs threads and descriptors. So each time a snapshot is attached
+//! while more than [`ATTACHED_MAX`] are, the daemon detaches the least recently used ones among those that no program uses.
 
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
@@ -18,32 +18,32 @@ use varve_fuse::{
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::transitions::Deed;
-use super::{BeingEnded, ViewDesk};
+use super::transitions::TransitionKind;
+use super::{BeingEnded, ViewService};
 use crate::error;
 use crate::mount_source::source_of;
 
-/// Snapshots that stay attached though nobody uses them.
+/// Snapshots that stay attached although no program uses them.
 const ATTACHED_MAX: usize = 64;
 /// Threads that read the requests of a snapshot: with few, many snapshots cost little.
 const SNAPSHOT_THREADS: NonZeroUsize = NonZeroUsize::new(2).unwrap();
-/// How often the open files of a view may be elsewhere than they were a moment before.
+/// How often the list of a view's open files is read again because files were renamed or closed meanwhile.
 const LOOKS_MAX: u32 = 20;
 
-/// Fails if a view was found elsewhere, or if that could not be found out.
+/// Fails if `seen` names another place where the view is mounted, or if the search failed.
 fn refuse_if(seen: std::io::Result<Option<Elsewhere>>) -> Result<()> {
     let seen = seen.map_err(|error| Error::io("look for mounts in", Path::new("/proc"), &error))?;
     seen.map_or(Ok(()), |seen| {
         Err(Error::failed(seen.to_string())
-            .hint("end what runs there, or unmount it there, and try again"))
+            .hint("end the programs that run there, or unmount it there, and try again"))
     })
 }
 
-/// What is told of a view whose mapped memory could not be written.
+/// The error for a view whose mapped memory could not be written.
 fn not_written(path: &Path, error: &std::io::Error) -> Error {
     let failed = Error::io("sync", path, error);
     match error.kind() {
-        // Others had locked it.
+        // Another transaction has locked the file.
         ErrorKind::ResourceBusy | ErrorKind::WouldBlock | ErrorKind::Deadlock => {
             failed.with_status(exit_status::CONFLICT).hint("try again")
         }
@@ -51,12 +51,12 @@ fn not_written(path: &Path, error: &std::io::Error) -> Error {
     }
 }
 
-impl ViewDesk {
-    /// Mounts a view on its place, unless it is mounted.
+impl ViewService {
+    /// Mounts a view at its path, unless it is mounted.
     pub(super) fn attach(self: &Arc<Self>, name: &ViewName) -> FsResult<()> {
         self.check_shows_views()?;
-        // As if it was gone already, to be looked up again, and by the successor.
-        let _working = self.door.enter().ok_or(FsError::Stale)?;
+        // During an upgrade the view counts as gone: the kernel looks it up again, and the successor answers.
+        let _admitted = self.gate.enter().ok_or(FsError::Stale)?;
         self.attach_now(name)?;
         if name.kind == ViewKind::Snapshot {
             self.make_room(name);
@@ -65,7 +65,8 @@ impl ViewDesk {
     }
 
     fn attach_now(self: &Arc<Self>, name: &ViewName) -> FsResult<()> {
-        let _turn = self.turns.take(name, Deed::Attach).ok_or(FsError::Stale)?;
+        let _transition =
+            self.transitions.take(name, TransitionKind::Attach).ok_or(FsError::Stale)?;
         if self.attached(name).is_some() {
             return Ok(());
         }
@@ -77,7 +78,7 @@ impl ViewDesk {
         let mounted = loop {
             let options = self.options_for(name)?;
             let mounted = mount_within(&place, &options).map_err(|error| failed(&error))?;
-            // Who gives the main mount other flags gives them to the views that are mounted by then.
+            // `remount` changes the flags of the views that are mounted at that moment; this one was not.
             if self.options_for(name).ok().is_none_or(|now| now == options) {
                 break mounted;
             }
@@ -87,13 +88,13 @@ impl ViewDesk {
         let options = self.session_for(name)?;
         let session = Session::new(Arc::<VarveFs>::clone(&fs), mounted, &options);
         let session = session.map_err(|error| failed(&error))?;
-        let (desk, view, served) = (Arc::downgrade(self), name.clone(), Arc::downgrade(&fs));
+        let (service, view, served) = (Arc::downgrade(self), name.clone(), Arc::downgrade(&fs));
         let serve = move || {
             if let Err(error) = session.run() {
                 log::warn!("{error}");
             }
-            if let Some(desk) = desk.upgrade() {
-                desk.let_go(&view, |fs| Weak::ptr_eq(&Arc::downgrade(fs), &served));
+            if let Some(service) = service.upgrade() {
+                service.release(&view, |fs| Weak::ptr_eq(&Arc::downgrade(fs), &served));
             }
         };
         self.attached.lock().insert(name.clone(), fs);
@@ -106,7 +107,7 @@ impl ViewDesk {
         Ok(())
     }
 
-    /// Lets go of snapshots that nobody uses if there are too many beside `come`, which somebody is about to enter.
+    /// Detaches snapshots that no program uses if too many are attached. Keeps `come`, which a program is about to enter.
     fn make_room(&self, come: &ViewName) {
         let mut snapshots: Vec<_> = self
             .attached
@@ -120,15 +121,15 @@ impl ViewDesk {
             return;
         }
         snapshots.sort_unstable_by(|one, other| other.cmp(one));
-        // Those that are in use are passed over.
-        let let_go = snapshots.iter().filter(|(unused_for, name)| {
-            let Some(_turn) = self.turns.try_let_go(name) else { return false };
+        // Snapshots in use stay.
+        let detached = snapshots.iter().filter(|(unused_for, name)| {
+            let Some(_transition) = self.transitions.try_detach(name) else { return false };
             !unused_for.is_zero()
                 && self.check_elsewhere(std::slice::from_ref(name)).is_ok()
                 && self.end(name, UnmountMode::Plain).is_ok()
         });
-        let let_go = let_go.take(too_many).count();
-        log::debug!("{let_go} views that nobody uses are let go of");
+        let detached = detached.take(too_many).count();
+        log::debug!("{detached} snapshots that no program uses are detached");
     }
 
     fn session_for(&self, name: &ViewName) -> FsResult<SessionOptions> {
@@ -148,7 +149,7 @@ impl ViewDesk {
 
     fn options_for(&self, name: &ViewName) -> FsResult<MountOptions> {
         let mut mount = self.mount.clone();
-        // As the main mount is now.
+        // The flags that the main mount has now.
         if let Some(now) = self.main.as_ref().map(MountWatch::now) {
             mount.read_only = now.read_only;
             (mount.no_suid, mount.no_dev, mount.no_exec) = (now.no_suid, now.no_dev, now.no_exec);
@@ -156,7 +157,7 @@ impl ViewDesk {
         }
         mount.read_only |= name.kind == ViewKind::Snapshot;
         mount.source = source_of(&mount.source, name);
-        // The way to a transaction does not lead through the directories above what it shows.
+        // The path of a transaction does not lead through the directories above its root, so their permissions would not count.
         if mount.allow_other
             && name.kind == ViewKind::Transaction
             && !self.fs.all_may_reach(self.fs.transaction(&name.name)?.root)?
@@ -166,8 +167,8 @@ impl ViewDesk {
         Ok(mount)
     }
 
-    /// Lets go of the file system of a view that is not mounted any more, if it `is_it` and that has not happened yet.
-    fn let_go(&self, name: &ViewName, is_it: impl FnOnce(&Arc<VarveFs>) -> bool) {
+    /// Closes the file system of a view that is not mounted any more, if it is attached still and `is_it`.
+    fn release(&self, name: &ViewName, is_it: impl FnOnce(&Arc<VarveFs>) -> bool) {
         let mut attached = self.attached.lock();
         if !attached.get(name).is_some_and(is_it) {
             return;
@@ -175,47 +176,47 @@ impl ViewDesk {
         let gone = attached.remove(name);
         drop(attached);
         if let Some(fs) = &gone {
-            self.claims.note(&name.name, fs.unused_for());
+            self.usage.note(&name.name, fs.unused_for());
         }
         if let Some(Err(error)) = gone.map(|fs| fs.close()) {
             log::warn!("{}: {error}", name.path().display());
         }
     }
 
-    /// Does `work`, which ends the view `name` if it goes well, while nobody can attach it. REQUIRES: `work` looks first whether
-    /// there is such a view: its name may be anything that a client has sent, and so may the path where it would be mounted.
+    /// Does `work`, which ends the view `name` if it succeeds. Meanwhile no thread attaches the view. REQUIRES: `work` first checks
+    /// that the view exists: `name` may be anything that a client sent, and so may the path where it would be mounted.
     pub(super) fn ending<E: From<BeingEnded>>(
         &self,
         name: &ViewName,
         work: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        let turn = self.turns.take(name, Deed::End);
-        let _turn = turn.ok_or_else(|| BeingEnded(name.clone()))?;
+        let transition = self.transitions.take(name, TransitionKind::End);
+        let _transition = transition.ok_or_else(|| BeingEnded(name.clone()))?;
         work()
     }
 
-    /// Takes the mount of a view away that ends. Programs still in it get errors, unless the mode is plain: then it stays.
+    /// Unmounts a view that ends and closes it. Programs in it get errors, unless `mode` is plain: then a view in use stays.
     pub(super) fn end(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
         self.detach(name, mode)?;
-        self.let_go(name, |_| true);
+        self.release(name, |_| true);
         Ok(())
     }
 
-    /// Takes the mount of a view away for good, if nobody uses it nor has bound it to another place. Copies that programs have in mount
-    /// namespaces of their own go on without large files.
+    /// Unmounts a view for good, if no program uses it and it is not bound to another path. Copies in mount namespaces of programs
+    /// stay, without large files.
     pub(super) fn end_unbound(&self, name: &ViewName) -> Result<()> {
         refuse_if(bound_elsewhere(&[self.dir.join(name.path())]))?;
         self.end(name, UnmountMode::Plain)
     }
 
-    /// Fails if one of these views is mounted elsewhere too, as in mount namespaces of programs, where it would go on; or if that
-    /// cannot be found out.
+    /// Fails if one of these views is mounted elsewhere too, where it would stay, such as in a program's mount namespace; or if the
+    /// search fails.
     pub(super) fn check_elsewhere(&self, names: &[ViewName]) -> Result<()> {
         let places: Vec<PathBuf> = names.iter().map(|name| self.dir.join(name.path())).collect();
         refuse_if(seen_elsewhere(&places))
     }
 
-    /// Takes the mount of a view away, if it has one, as `mode` says.
+    /// Unmounts a view by `mode`, if it is mounted.
     fn detach(&self, name: &ViewName, mode: UnmountMode) -> Result<()> {
         if self.attached(name).is_none() {
             return Ok(());
@@ -223,30 +224,30 @@ impl ViewDesk {
         match self.place(name)?.unmount(mode) {
             Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(()),
             Err(error @ UnmountError::Failed { .. }) => Err(Error::failed(error.to_string())
-                .hint("the path to the mount must be what it was when it was mounted")),
+                .hint("give the mount the path again that it had when it was mounted")),
             Err(error) => Err(error::not_unmounted(error)),
         }
     }
 
-    /// Where a view is mounted. REQUIRES: there is such a view, or was.
+    /// Where a view is mounted. REQUIRES: the view exists, or has existed.
     pub(super) fn place(&self, name: &ViewName) -> Result<MountTarget> {
         let path = self.dir.join(name.path());
         match (&self.main, path.parent()) {
             (Some(main), Some(dir)) => Ok(MountTarget::new(main.id(), dir, name.name.as_str())),
             _ => {
-                let text = format!("{} is not to be found in the mount table", self.dir.display());
-                Err(Error::failed(text).hint("unmount and mount again"))
+                let text = format!("the mount table does not list {}", self.dir.display());
+                Err(Error::failed(text).hint("unmount the store and mount it again"))
             }
         }
     }
 
-    /// The main mount is gone: ends what is left.
+    /// Detaches all views, after the main mount is gone.
     pub(crate) fn close(&self) {
         for name in self.all_attached() {
             if let Err(error) = self.detach(&name, UnmountMode::Force) {
                 log::warn!("{}", error.message());
             }
-            self.let_go(&name, |_| true);
+            self.release(&name, |_| true);
         }
     }
 
@@ -259,7 +260,7 @@ impl ViewDesk {
         self.attached.lock().get(name).cloned()
     }
 
-    /// Has what programs have changed in the mapped memory of these files of the main view written.
+    /// Writes what programs have changed in the mapped memory of these files of the present state.
     pub(super) fn write_back(&self, files: &[(InodeId, PathBuf)]) -> std::io::Result<()> {
         match &self.main {
             Some(main) => MountTarget::new(main.id(), &self.dir, ".").write_back(files),
@@ -267,7 +268,7 @@ impl ViewDesk {
         }
     }
 
-    /// Has what programs have changed in the mapped memory of a view written. Gives its file system, if it is attached.
+    /// Writes what programs have changed in the mapped memory of a view. Returns its file system, if it is attached.
     pub(super) fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
         let Some(open) = self.attached(name) else { return Ok(None) };
         let top = match name.kind {
@@ -277,7 +278,7 @@ impl ViewDesk {
         let place = self.place(name)?;
         for look in 1.. {
             let files = open.open_for_writing(top)?;
-            // It takes a process.
+            // Writing takes a process of its own.
             if files.is_empty() {
                 break;
             }

@@ -1,8 +1,8 @@
-//! What the kernel is told of the main view when that has changed by a commit.
+//! What the kernel forgets of the present state after a commit changed it past the kernel.
 //!
-//! To forget a name the kernel takes the lock of its directory, for which it waits as long as any request there does: a program that
-//! makes a file may wait 10 seconds for what a transaction has locked. So inodes come first, and the names of a directory keep
-//! none but each other waiting, unless requests wait in as many directories as there are threads.
+//! To forget a name the kernel takes the lock of its directory and waits for it as long as for any request there: a program that
+//! creates a file may wait 10 seconds for what a transaction has locked. So inodes come first, and a thread for each directory, up to
+//! [`TELLERS_MAX`], forgets its names.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use varve_fs::Committed;
 use varve_types::InodeId;
 
-use super::ViewDesk;
+use super::ViewService;
 
-/// The most threads that tell of names.
+/// The most threads that have the kernel forget names.
 const TELLERS_MAX: usize = 8;
 
-impl ViewDesk {
-    /// Has the kernel forget what it knows of the main view that has changed without it.
+impl ViewService {
+    /// Has the kernel forget what `committed` changed.
     pub(super) fn follow(&self, committed: &Committed) {
         for ino in &committed.inodes {
             self.told(self.notifier.inode_changed(*ino));
@@ -38,7 +38,9 @@ impl ViewDesk {
             for _ in 1..tellers {
                 let teller = thread::Builder::new().name("varve-follow".to_owned());
                 if let Err(error) = teller.spawn_scoped(scope, tell) {
-                    log::debug!("one thread less tells the kernel of a commit: {error}");
+                    log::debug!(
+                        "one thread less has the kernel forget names after a commit: {error}"
+                    );
                     break;
                 }
             }

@@ -1,13 +1,17 @@
-//! The mounts of views, within the mount of the store, and what clients ask about views.
+//! The snapshots and transactions of one mount: their own mounts within it, and the requests about them.
 //!
 //! ```text
-//! somebody comes by --arrive--> attached, served by a thread --unmounted, or its view ends--> gone
+//! a program looks up its path --attach--> mounted, served by a thread --unmounted, or the view ends--> gone
 //! ```
 //!
-//! A view is attached when somebody first comes by its place (`varve_fs`, `views`), as a FUSE connection of its own: so
-//! it has its own `st_dev`, node ids and caches. Within the process it is a file system beside the main one.
-//! How they come and go is in `attach`, and who may do that in `turns`.
-//! It takes CAP_SYS_ADMIN, which root has, and so has whoever mounts in a private namespace.
+//! 1. A snapshot or transaction ("view") is mounted when a program first looks up its path (`varve_fs`, `views`), as a FUSE connection
+//!    of its own: so it has its own `st_dev`, node ids and caches. Within the process it is a file system beside the main one.
+//! 2. [`attach`] mounts and unmounts it; [`transitions`] lets one thread at a time do so; [`idle`] aborts transactions without use.
+//! 3. Requests come from the control socket ([`ViewService::answer`]), from the socket for dictionaries, and from programs on the mount
+//!    ([`transact`]). Each enters through the [`admission_gate`], so that an upgrade waits for it.
+//! 4. After a commit or rollback the kernel forgets what has changed ([`follow`]).
+//!
+//! Mounting a view takes CAP_SYS_ADMIN: root has it, and so has a user who mounts in a private namespace.
 
 mod admission_gate;
 mod attach;
@@ -36,30 +40,30 @@ use varve_fuse::{
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-pub(crate) use admission_gate::{Closed, Working, being_upgraded};
+pub(crate) use admission_gate::{Admitted, GateClosed, being_upgraded};
 
 use crate::control::ViewRequest;
 use crate::mount::{Attached, Choices, mount_again, mount_options, session_options};
 use crate::requests::operations;
 use crate::slots::Slots;
 use crate::transfer;
-use admission_gate::Door;
-use transitions::Turns;
-use usage::Claims;
+use admission_gate::AdmissionGate;
+use transitions::Transitions;
+use usage::TransactionUsage;
 
-/// Why a transaction is not ended, or what of its commit is missing.
+/// Why a transaction did not end, or what is missing of its commit.
 enum NotEnded {
     Refused(CommitError),
-    /// Somebody else is about to end it.
+    /// Another request ends it.
     ByAnother(BeingEnded),
     Failed(Error),
 }
 
-/// Somebody ends this view.
+/// Another request ends this view.
 struct BeingEnded(ViewName);
 
 impl NotEnded {
-    /// Whether the transaction goes on.
+    /// Whether the transaction stays open.
     fn goes_on(&self) -> bool {
         match self {
             NotEnded::Refused(error) => error.committed().is_none(),
@@ -83,38 +87,37 @@ impl From<BeingEnded> for NotEnded {
 impl From<BeingEnded> for Error {
     fn from(BeingEnded(name): BeingEnded) -> Error {
         Error::failed(format!("{} is being ended already", name.path().display()))
-            .hint("try again: by then it has ended, or goes on")
+            .hint("try again: by then it has ended or is open again")
     }
 }
 
-/// The views of one mount.
-pub(crate) struct ViewDesk {
+/// The snapshots and transactions of one mount.
+pub(crate) struct ViewService {
     pub(crate) fs: Arc<VarveFs>,
     dir: PathBuf,
-    /// The main mount; `None`: the kernel does not tell of it, and no view can be mounted.
+    /// The main mount; `None` if the mount table does not list it: then no view can be mounted.
     main: Option<MountWatch>,
-    /// Whether views can be mounted: not where the helper of an ordinary user has mounted, whom the kernel lets mount
-    /// nothing within.
+    /// Whether views can be mounted. The kernel lets an ordinary user, who mounts by fusermount, mount nothing within.
     shows_views: bool,
     mount: MountOptions,
     session: SessionOptions,
     notifier: Notifier,
-    /// Those that are attached.
+    /// The file systems of the views that are mounted.
     attached: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
-    turns: Turns,
-    claims: Claims,
-    door: Arc<Door>,
-    /// Commits asked for on the mount that wait for what others have locked.
+    transitions: Transitions,
+    usage: TransactionUsage,
+    gate: Arc<AdmissionGate>,
+    /// Slots for commits by programs on the mount that wait for locks.
     asked_waits: Slots,
 }
 
-impl ViewDesk {
-    /// For a mount that is about to be served.
-    pub(crate) fn open(attached: &Attached, choices: &Choices) -> Arc<ViewDesk> {
+impl ViewService {
+    /// The service of a mount that is about to be served.
+    pub(crate) fn open(attached: &Attached, choices: &Choices) -> Arc<ViewService> {
         let mut mount = mount_options(&attached.store, choices);
-        // As the mount is, which an older program may have made.
+        // An older program may have made the mount: take what it has.
         mount.default_permissions |= !attached.session.is_for_root_alone();
-        let desk = Arc::new(ViewDesk {
+        let service = Arc::new(ViewService {
             fs: attached.file_system.inner(),
             dir: attached.ready.dir.clone(),
             main: find_main(attached),
@@ -123,32 +126,31 @@ impl ViewDesk {
             session: SessionOptions { passthrough: false, ..session_options(choices) },
             notifier: attached.session.notifier(),
             attached: Mutex::default(),
-            turns: Turns::default(),
-            claims: Claims::default(),
-            door: Arc::default(),
+            transitions: Transitions::default(),
+            usage: TransactionUsage::default(),
+            gate: Arc::default(),
             asked_waits: Slots::new(ASKED_WAITS_MAX),
         });
-        let weak = Arc::downgrade(&desk);
-        desk.fs.attach_views_by(move |name| match weak.upgrade() {
-            Some(desk) => desk.attach(name),
+        let weak = Arc::downgrade(&service);
+        service.fs.attach_views_by(move |name| match weak.upgrade() {
+            Some(service) => service.attach(name),
             None => Err(FsError::Stale),
         });
-        let weak = Arc::downgrade(&desk);
-        desk.fs.transact_by(move |what| match weak.upgrade() {
-            Some(desk) => desk.transact(what),
+        let weak = Arc::downgrade(&service);
+        service.fs.transact_by(move |what| match weak.upgrade() {
+            Some(service) => service.transact(what),
             None => Err(FsError::Stale),
         });
-        let weak = Arc::downgrade(&desk);
-        desk.fs.write_back_by(move |files| match weak.upgrade() {
-            Some(desk) => desk.write_back(files),
+        let weak = Arc::downgrade(&service);
+        service.fs.write_back_by(move |files| match weak.upgrade() {
+            Some(service) => service.write_back(files),
             None => Ok(()),
         });
-        idle::watch(&desk);
-        desk
+        idle::watch(&service);
+        service
     }
 
-    /// Refuses who asks for a change by another way than the mount, and says what to do about it, while that is read-only. Nothing is
-    /// looked at for who asks for none.
+    /// Refuses a change that is not asked for through the mount, while the mount is read-only.
     pub(crate) fn admit(&self, is_change: bool) -> Result<()> {
         if !is_change {
             return Ok(());
@@ -159,7 +161,7 @@ impl ViewDesk {
         })
     }
 
-    /// Does what a client asks. REQUIRES: the caller has entered, and the request is admitted.
+    /// Does a client's request. REQUIRES: the caller has entered, and [`ViewService::admit`] has let the request pass.
     pub(crate) fn answer(
         self: &Arc<Self>,
         request: &ViewRequest,
@@ -169,12 +171,12 @@ impl ViewDesk {
             ViewRequest::Commit { id }
             | ViewRequest::Abort { id }
             | ViewRequest::Diff { id }
-            | ViewRequest::Status { id } => self.claims.explain(&self.transaction(id).name, error),
+            | ViewRequest::Status { id } => self.usage.explain(&self.transaction(id).name, error),
             _ => error,
         })
     }
 
-    /// Refuses what needs the directory of a view on a mount that can have none.
+    /// Fails on a mount within which no view can be mounted.
     fn check_shows_views(&self) -> FsResult<()> {
         match self.shows_views {
             true => Ok(()),
@@ -184,12 +186,12 @@ impl ViewDesk {
         }
     }
 
-    /// Fails where no program could enter `what`, and says which mount would show it.
+    /// Fails on a mount within which no program could enter `what`; the hint says which mount would show it.
     fn check_shown(&self, what: &str) -> Result<()> {
         self.check_shows_views().map_err(|_| {
             let dir = self.dir.display();
             let text = format!(
-                "{dir} cannot show {what} as a directory: fusermount has mounted it, and an ordinary user mounts nothing within"
+                "{dir} cannot show {what} as a directory: fusermount has mounted it, and within its mount an ordinary user cannot mount"
             );
             Error::failed(text).hint(format!(
                 "have root mount the store; or `varve umount {dir}`, and mount it in a shell of your own namespace: \
@@ -198,19 +200,19 @@ impl ViewDesk {
         })
     }
 
-    /// The directory below which views are to be found, if they are.
+    /// The directory below which views are mounted, if they can be.
     fn shown_at(&self) -> Option<&Path> {
         self.shows_views.then_some(&self.dir)
     }
 
-    /// What a client means by `id`: a transaction's id, or the path at which it is mounted.
+    /// The transaction that `id` names: by its number, or by the path of its mount.
     fn transaction(&self, id: &str) -> ViewName {
         let place = Path::new(id).strip_prefix(&self.dir).ok().and_then(ViewName::at);
         let named = place.filter(|view| view.kind == ViewKind::Transaction);
         named.unwrap_or_else(|| ViewName::transaction(id))
     }
 
-    /// Refuses changes by other ways than the mount while that is read-only.
+    /// Fails while the mount is read-only.
     pub(crate) fn check_writable(&self) -> FsResult<()> {
         match self.mount.read_only || self.main.as_ref().is_some_and(|main| main.now().read_only) {
             true => Err(FsError::ReadOnly),
@@ -243,9 +245,9 @@ impl ViewDesk {
             }
             ViewRequest::Receipt => transfer::token(&self.fs),
             ViewRequest::DiscardReceipt => transfer::discard(&self.fs),
-            ViewRequest::Send(_) | ViewRequest::Receive => {
-                Err(Error::failed("a stream is sent and received otherwise"))
-            }
+            ViewRequest::Send(_) | ViewRequest::Receive => Err(Error::failed(
+                "this request cannot carry a stream: use `varve snapshot send` and `receive`",
+            )),
             ViewRequest::Rollback { name, dry_run: true, .. } => {
                 operations::rollback_diff(&self.fs, name)
             }
@@ -308,7 +310,7 @@ impl ViewDesk {
         Ok(created)
     }
 
-    /// Deletes a snapshot that nobody uses.
+    /// Deletes a snapshot that no program uses.
     fn delete_snapshot(&self, name: &str) -> Result<()> {
         let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
         self.ending(&view, || {
@@ -321,13 +323,13 @@ impl ViewDesk {
         Ok(())
     }
 
-    /// Takes the next step to make all tables what the store's design says. REQUIRES: the caller has entered.
+    /// Writes the next tables again by the store's design. REQUIRES: the caller has entered.
     pub(crate) fn redesign(&self) -> Result<Value> {
         serde_json::to_value(self.fs.redesign()?)
-            .map_err(|error| Error::failed(format!("cannot tell what was done: {error}")))
+            .map_err(|error| Error::failed(format!("cannot write the result as JSON: {error}")))
     }
 
-    /// Serves a client who sends or receives a stream.
+    /// Serves a client that sends or receives a stream.
     pub(crate) fn transfer(&self, request: &ViewRequest, client: &mut UnixStream) {
         transfer::serve(&self.fs, request, client, |snapshot, committed| {
             self.follow(committed);
@@ -336,7 +338,7 @@ impl ViewDesk {
         });
     }
 
-    /// Drops a transaction; not if the mode is plain and programs are in it.
+    /// Aborts a transaction; fails if `mode` is plain and programs are in it.
     fn abort<E: From<Error> + From<BeingEnded>>(
         &self,
         name: &ViewName,
@@ -352,7 +354,7 @@ impl ViewDesk {
         Ok(())
     }
 
-    /// Commits a transaction; where `waits` are counted it takes one of them to wait for what others have locked.
+    /// Commits a transaction. With `waits` it waits for locks only if one of these slots is free.
     fn commit(&self, name: &ViewName, waits: Option<&Slots>) -> std::result::Result<(), NotEnded> {
         let done = self.ending(name, || self.commit_ending(name, waits));
         if !done.as_ref().is_err_and(NotEnded::goes_on) {
@@ -373,7 +375,7 @@ impl ViewDesk {
             return done.map(drop).map_err(NotEnded::Refused);
         };
         self.follow(committed);
-        // What it was is part of the main view now, whatever becomes of its mount.
+        // The commit is done, whatever becomes of the transaction's mount.
         if let Err(error) = self.end(name, UnmountMode::Force) {
             log::warn!(
                 "{} is committed, but still mounted: {}",
@@ -384,8 +386,7 @@ impl ViewDesk {
         done.map(drop).map_err(NotEnded::Refused)
     }
 
-    /// Why what programs have changed in the mapped memory of a transaction could not be written: all fails in one that has lost its
-    /// locks.
+    /// Why the mapped memory of a transaction could not be written. All writes fail in a transaction that has lost its locks.
     fn not_synced(&self, name: &ViewName, error: Error) -> NotEnded {
         let all = self.fs.lock_status().unwrap_or_default();
         let gave_way = all.into_iter().find(|locks| locks.id == name.name);
@@ -397,22 +398,22 @@ impl ViewDesk {
 
     fn told(&self, told: std::io::Result<()>) {
         if let Err(error) = told {
-            log::warn!("the kernel may not see all that changed: {error}");
+            log::warn!("the kernel may still show old names or attributes: {error}");
         }
     }
 
     fn begun(&self, name: &ViewName) {
         self.listing_changed(name);
-        self.claims.begun();
+        self.usage.begun();
     }
 
-    /// Whether the mount is one of root alone: nothing is asked of the place of a view there before something is made in it,
-    /// when it is too late to mount it.
+    /// Whether only root gets into the mount: then the kernel checks no permissions, and asks nothing about the path of a view before a
+    /// program creates something in it, when it is too late to mount it.
     fn is_for_root_alone(&self) -> bool {
         !self.mount.default_permissions
     }
 
-    /// Mounts the view that has just begun, where nobody coming by would.
+    /// Mounts a transaction that has just begun, where no lookup would do so.
     fn attach_begun(self: &Arc<Self>, name: &ViewName) {
         if self.is_for_root_alone()
             && let Err(error) = self.attach(name)
@@ -421,28 +422,27 @@ impl ViewDesk {
         }
     }
 
-    /// The same from a request on the mount, which must be answered first: the kernel may have locked what the way to the
-    /// view leads through.
+    /// Like [`ViewService::attach_begun`], from a thread of its own. A request on the mount must be answered first, since the kernel may
+    /// have locked directories on the path of the view.
     fn attach_begun_soon(self: &Arc<Self>, name: &ViewName) {
         if !self.is_for_root_alone() {
             return;
         }
-        let (desk, view) = (Arc::clone(self), name.clone());
-        let attach = move || desk.attach_begun(&view);
+        let (service, view) = (Arc::clone(self), name.clone());
+        let attach = move || service.attach_begun(&view);
         if let Err(error) = thread::Builder::new().name("varve-arrive".to_owned()).spawn(attach) {
             log::warn!("{} is not mounted yet: {error}", name.path().display());
         }
     }
 
-    /// Has the kernel forget what it knows of the place of a view that is gone, and of who lists it.
+    /// Has the kernel forget the path of a view that is gone, and the listings that show it.
     fn name_changed(&self, view: &ViewName) {
         self.told(self.notifier.name_changed(view.dir(), view.name.as_bytes()));
         self.listing_changed(view);
     }
 
-    /// Has the kernel list anew what has a view that has begun. Of its place there is nothing to be forgotten, as the kernel never keeps
-    /// that there is no such name ([`varve_vfs::Vfs::may_appear`]): and if somebody was there already, that would take the view's
-    /// mount away again.
+    /// Has the kernel forget the listings that show a new view. The path itself is not forgotten: the kernel never keeps that such a name
+    /// is absent ([`varve_vfs::Vfs::may_appear`]), and forgetting it would unmount a view that a program has entered meanwhile.
     fn listing_changed(&self, view: &ViewName) {
         for dir in view.listed_in() {
             self.told(self.notifier.inode_changed(dir));
@@ -453,5 +453,8 @@ impl ViewDesk {
 /// The mount that is about to be served.
 fn find_main(attached: &Attached) -> Option<MountWatch> {
     let found = MountWatch::find(&attached.ready.dir, attached.store.as_os_str());
-    found.inspect_err(|error| log::warn!("no views: {error}")).ok().flatten()
+    found
+        .inspect_err(|error| log::warn!("snapshots and transactions cannot be mounted: {error}"))
+        .ok()
+        .flatten()
 }

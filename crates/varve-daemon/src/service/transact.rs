@@ -1,4 +1,5 @@
-//! Transactions begun and ended by programs on the mount: the same as for clients, with an errno for each refusal.
+//! Transactions that programs on the mount begin and end by ioctl or extended attributes: the same as for clients of the socket, with
+//! an errno for each refusal.
 
 use std::sync::Arc;
 
@@ -7,16 +8,16 @@ use varve_fs::{CommitError, ViewName};
 use varve_fuse::UnmountMode;
 use varve_vfs::{FsError, FsResult, Transact};
 
-use super::{NotEnded, ViewDesk};
+use super::{NotEnded, ViewService};
 
-impl ViewDesk {
-    /// Does what a program on the mount asks.
+impl ViewService {
+    /// Does what a program on the mount asks; returns the transaction's id.
     pub(super) fn transact(self: &Arc<Self>, what: Transact) -> FsResult<u64> {
-        let _working = self.door.enter().ok_or(FsError::TryAgain)?;
+        let _admitted = self.gate.enter().ok_or(FsError::TryAgain)?;
         self.check_writable()?;
         let name = |id: u64| ViewName::transaction(id.to_string());
         let ended = |id: u64, done: Result<(), NotEnded>| {
-            // Whoever comes too late is told so, whatever he has met.
+            // A transaction that has ended meanwhile is reported as such, whatever the refusal was.
             let gone = || self.fs.transaction(&id.to_string()).err();
             done.map(|()| id).map_err(|error| match error {
                 NotEnded::Refused(error) => refused(error),
@@ -39,7 +40,7 @@ impl ViewDesk {
             }
             Transact::Commit(id) => {
                 self.fs.transaction(&id.to_string())?;
-                // Whoever is waited for may end by the same way.
+                // The transaction that holds the locks may end by the same requests.
                 ended(id, self.commit(&name(id), Some(&self.asked_waits)))
             }
             Transact::Abort(id) => {
@@ -50,14 +51,14 @@ impl ViewDesk {
     }
 }
 
-/// What a program is told of a commit that does not go.
+/// The error that a program gets for a refused commit.
 fn refused(error: CommitError) -> FsError {
     match error {
         CommitError::Conflict(told) => FsError::Conflict(told.join(", ")),
         CommitError::GaveWay(_) => FsError::GaveWay,
         CommitError::InUse(_) => FsError::TextBusy,
         CommitError::OverLimits(_) => FsError::QuotaExceeded,
-        // Nothing of it is lost by that: it can be committed when they have ended.
+        // The transaction stays open: the program can commit it when the others have ended.
         CommitError::Failed(FsError::Blocked(_)) => FsError::TryAgain,
         CommitError::Failed(error) => error,
         CommitError::Unfinished(_, error) => FsError::Storage(error.to_string()),

@@ -1,75 +1,76 @@
-//! Who attaches a view, and who ends it: one at a time.
+//! One transition of a view at a time: attaching, detaching or ending it.
 //!
 //! ```text
-//! nobody --take(Attach)--> it is being attached --dropped--> nobody
-//! nobody --try_let_go----> it is let go of      --dropped--> nobody
-//! nobody --take(End)-----> it is being ended    --dropped--> nobody
+//! none --take(Attach)--> attaching --dropped--> none
+//! none --try_detach----> detaching --dropped--> none
+//! none --take(End)-----> ending    --dropped--> none
 //! ```
 //!
-//! Whoever comes while a view is being attached or let go of waits for that; whoever comes while it is being ended is sent away.
-//! Other views have turns of their own: one that takes its time keeps nobody else waiting, and above all not those who walk
-//! past it.
+//! While a view is attached or detached, others that come wait; while it is ended they are refused. Each view has its own state: a slow
+//! one delays no other, above all not the programs that only walk past it.
 
 use std::collections::HashMap;
 
 use parking_lot::{Condvar, Mutex};
 use varve_fs::ViewName;
 
-/// What somebody does with a view.
+/// What happens to a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
-    /// Mounts it.
+pub(super) enum TransitionKind {
+    /// It is mounted.
     Attach,
-    /// Takes it away until somebody comes by.
-    LetGo,
-    /// Commits it or takes it away.
+    /// It is unmounted until a program looks it up again.
+    Detach,
+    /// It is committed, aborted or deleted.
     End,
 }
 
-/// The views with which somebody does something.
+/// The transitions that are under way, by view.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
-    taken: Mutex<HashMap<ViewName, Deed>>,
+pub(super) struct Transitions {
+    taken: Mutex<HashMap<ViewName, TransitionKind>>,
     changed: Condvar,
 }
 
-/// A turn that is taken, until dropped.
+/// A transition that is under way, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+pub(super) struct Transition<'a> {
+    transitions: &'a Transitions,
     name: ViewName,
 }
 
-impl Turns {
-    /// Takes the turn with the view `name` to let go of it; `None` if somebody else has it.
-    pub(super) fn try_let_go(&self, name: &ViewName) -> Option<Turn<'_>> {
+impl Transitions {
+    /// Begins to detach the view `name`; `None` if another transition of it is under way.
+    pub(super) fn try_detach(&self, name: &ViewName) -> Option<Transition<'_>> {
         let mut taken = self.taken.lock();
         if taken.contains_key(name) {
             return None;
         }
-        taken.insert(name.clone(), Deed::LetGo);
-        Some(Turn { turns: self, name: name.clone() })
+        taken.insert(name.clone(), TransitionKind::Detach);
+        Some(Transition { transitions: self, name: name.clone() })
     }
 
-    /// Takes the turn with the view `name`; `None` if it is being ended.
-    pub(super) fn take(&self, name: &ViewName, deed: Deed) -> Option<Turn<'_>> {
+    /// Begins a transition of the view `name`, after others that attach or detach it; `None` if the view ends.
+    pub(super) fn take(&self, name: &ViewName, kind: TransitionKind) -> Option<Transition<'_>> {
         let mut taken = self.taken.lock();
         loop {
             match taken.get(name) {
-                Some(Deed::End) => return None,
-                Some(Deed::Attach | Deed::LetGo) => self.changed.wait(&mut taken),
+                Some(TransitionKind::End) => return None,
+                Some(TransitionKind::Attach | TransitionKind::Detach) => {
+                    self.changed.wait(&mut taken)
+                }
                 None => break,
             }
         }
-        taken.insert(name.clone(), deed);
-        Some(Turn { turns: self, name: name.clone() })
+        taken.insert(name.clone(), kind);
+        Some(Transition { transitions: self, name: name.clone() })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Transition<'_> {
     fn drop(&mut self) {
-        self.turns.taken.lock().remove(&self.name);
-        self.turns.changed.notify_all();
+        self.transitions.taken.lock().remove(&self.name);
+        self.transitions.changed.notify_all();
     }
 }
 
@@ -82,23 +83,27 @@ mod tests {
 
     #[test]
     fn one_waits_for_who_attaches_the_same_view_only() {
-        let turns = Arc::new(Turns::default());
+        let transitions = Arc::new(Transitions::default());
         let [one, other] = ["1", "2"].map(ViewName::transaction);
-        let first = turns.take(&one, Deed::Attach).unwrap();
-        assert!(turns.try_let_go(&one).is_none() && turns.try_let_go(&other).is_some());
-        drop(turns.take(&other, Deed::Attach).unwrap());
+        let first = transitions.take(&one, TransitionKind::Attach).unwrap();
+        assert!(transitions.try_detach(&one).is_none() && transitions.try_detach(&other).is_some());
+        drop(transitions.take(&other, TransitionKind::Attach).unwrap());
         let over = Arc::new(AtomicBool::new(false));
         let end = std::thread::spawn({
-            let (turns, over, one) = (Arc::clone(&turns), Arc::clone(&over), one.clone());
+            let (transitions, over, one) =
+                (Arc::clone(&transitions), Arc::clone(&over), one.clone());
             move || {
-                let turn = turns.take(&one, Deed::End);
-                assert!(over.load(Ordering::SeqCst) && turn.is_some());
-                assert!(turns.take(&one, Deed::Attach).is_none(), "it is being ended");
+                let transition = transitions.take(&one, TransitionKind::End);
+                assert!(over.load(Ordering::SeqCst) && transition.is_some());
+                assert!(
+                    transitions.take(&one, TransitionKind::Attach).is_none(),
+                    "it is being ended"
+                );
             }
         });
         over.store(true, Ordering::SeqCst);
         drop(first);
         end.join().unwrap();
-        assert!(turns.take(&one, Deed::Attach).is_some());
+        assert!(transitions.take(&one, TransitionKind::Attach).is_some());
     }
 }

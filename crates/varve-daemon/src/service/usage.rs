@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use varve::Error;
 
-/// Transactions that were aborted, at most, of which is known why.
+/// The most aborted transactions that are remembered.
 const TOLD_MAX: usize = 256;
 
-/// What is known of the use of transactions.
+/// See the module's comment.
 #[derive(Default)]
-pub(super) struct Claims {
-    /// When each was used last, or this mount began.
+pub(super) struct TransactionUsage {
+    /// When each transaction was used last, or when this mount began.
     used: Mutex<HashMap<String, Instant>>,
-    /// Those in which programs were at the last look.
+    /// The transactions in which programs were at the last look.
     in_use: Mutex<HashSet<String>>,
-    /// The ids of those that were aborted, and after how many seconds.
+    /// The ids of aborted transactions, each with its limit in seconds.
     aborted: Mutex<VecDeque<(String, u64)>>,
-    /// Held while the kernel is asked who is in a mount: two who ask at once would take it away.
+    /// Held while the kernel is asked whether a mount is in use: two threads that ask at once would unmount it.
     pub(super) asking: Mutex<()>,
-    /// Rung when there is something new to look at.
+    /// Wakes the thread that looks for unused transactions.
     pub(super) bell: Arc<Bell>,
 }
 
@@ -38,7 +38,7 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// Waits for the bell, not longer than `wait_max`.
+    /// Waits until it rings, not longer than `wait_max`.
     pub(super) fn wait(&self, wait_max: Option<Duration>) {
         let mut rung = self.rung.lock();
         match wait_max {
@@ -51,14 +51,14 @@ impl Bell {
     }
 }
 
-impl Drop for Claims {
+impl Drop for TransactionUsage {
     fn drop(&mut self) {
         self.bell.ring();
     }
 }
 
-impl Claims {
-    /// A transaction has begun.
+impl TransactionUsage {
+    /// Notes that a transaction has begun.
     pub(super) fn begun(&self) {
         self.bell.ring();
     }
@@ -71,8 +71,8 @@ impl Claims {
         }
     }
 
-    /// Notes whether programs are in the transaction `id`. If they were at the last look, they may have left a moment ago,
-    /// which counts as well.
+    /// Notes whether programs are in the transaction `id`. Returns true also if they were in it at the last look, as they may have left
+    /// a moment ago.
     pub(super) fn note_in_use(&self, id: &str, in_use: bool) -> bool {
         let mut all = self.in_use.lock();
         if !in_use {
@@ -102,14 +102,14 @@ impl Claims {
         }
     }
 
-    /// `error`, or what has become of the transaction `id`.
+    /// Why the transaction `id` is gone, if it was aborted without use; else `error`.
     pub(super) fn explain(&self, id: &str, error: Error) -> Error {
         let aborted = self.aborted.lock();
         match aborted.iter().find(|(aborted, _)| aborted == id) {
             Some((_, seconds)) => Error::failed(format!(
-                "transaction {id} was aborted, as nobody had used it for {seconds} s"
+                "transaction {id} was aborted, as no program had used it for {seconds} s"
             ))
-            .hint("begin another one; `--idle-abort` says after how long"),
+            .hint("begin another transaction; `--idle-abort` sets the limit"),
             None => error,
         }
     }
@@ -121,10 +121,10 @@ mod tests {
 
     #[test]
     fn who_was_in_a_transaction_at_the_last_look_may_have_left_just_now() {
-        let claims = Claims::default();
+        let usage = TransactionUsage::default();
         let looks = [false, true, true, false, false];
         assert_eq!(
-            looks.map(|in_use| claims.note_in_use("7", in_use)),
+            looks.map(|in_use| usage.note_in_use("7", in_use)),
             [false, true, true, true, false]
         );
     }

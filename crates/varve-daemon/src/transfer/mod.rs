@@ -1,4 +1,4 @@
-//! Snapshots sent to streams and received from them, on a store itself or by the daemon that has it mounted.
+//! Sends snapshots as streams and receives them: the daemon does it if the store is mounted, else this process.
 //!
 //! ```text
 //! client: {"views": {"send": ...}} LF      -->  daemon
@@ -11,7 +11,7 @@
 //! client <--  a report LF
 //! ```
 //!
-//! A daemon that will not take part says why in the place of being ready. It serves such a client on a thread of its own, so that others are heard meanwhile.
+//! A daemon that refuses sends a failure in place of the first line.
 
 mod blocks;
 mod operations;
@@ -38,11 +38,11 @@ pub(crate) use operations::{discard, token};
 use operations::{receive_into, refused, send_from, told, unreadable};
 pub(crate) use serve::serve;
 
-/// Bytes of a stream that are passed on at once.
+/// Bytes of a stream that are copied at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
 impl SendRequest {
-    /// What goes on with the receipt that `token` stands for.
+    /// The request that continues the interrupted receipt of `token`.
     pub fn of_token(token: &str) -> Result<SendRequest> {
         let receipt = Receipt::of_token(token.trim()).ok_or_else(|| {
             Error::usage("this is no token of an interrupted receipt".to_owned())
@@ -54,7 +54,7 @@ impl SendRequest {
     }
 }
 
-/// Writes a snapshot of the store at `path`, or the one mounted there, to `out`.
+/// Writes a snapshot of the store at `path`, or of the one that is mounted there, to `out`.
 pub fn send(path: &Path, request: &SendRequest, out: &mut dyn Write) -> Result<Value> {
     let target = Target::at(path)?;
     if !holder::is_served(&target.store)? {
@@ -73,12 +73,12 @@ fn hear_stream(store: &Path, mut daemon: UnixStream, out: &mut dyn Write) -> Res
     passed.map_err(|cut| match cut {
         Cut::Reading(error) => lost(store, &error),
         Cut::Writing(error) => Error::failed(format!("the stream cannot be written: {error}"))
-            .hint("is there room where it goes, and is its reader still there?"),
+            .hint("make room where the stream goes, and check that its reader still runs"),
     })?;
     report(&daemon)
 }
 
-/// Receives a snapshot into the store at `path`, the one mounted there, or a new one.
+/// Receives a snapshot into the store at `path`, into the one that is mounted there, or into a new one.
 pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
     let held = if is_for_a_new_store(path)? {
         None
@@ -94,7 +94,7 @@ pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
             let _ = blocks.end();
             report(&daemon)
         }
-        // A daemon that has had enough says why.
+        // A daemon that stops reading reports why.
         Err(Cut::Writing(_)) => report(&daemon),
         Err(Cut::Reading(error)) => {
             let _ = daemon.shutdown(Shutdown::Write);
@@ -106,7 +106,7 @@ pub fn receive(path: &Path, input: &mut dyn Read) -> Result<Value> {
     }
 }
 
-/// Whether a store is to be made at `path`: nothing is there, or an empty directory that is not on a mount.
+/// Whether to format a store at `path`: it does not exist, or is an empty directory that is not on a mount.
 fn is_for_a_new_store(path: &Path) -> Result<bool> {
     match std::fs::read_dir(path) {
         Ok(mut items) => Ok(items.next().is_none() && find_mount(path)?.is_none()),
@@ -117,14 +117,14 @@ fn is_for_a_new_store(path: &Path) -> Result<bool> {
     }
 }
 
-/// Why not all of a stream got through.
+/// Which side of a copy failed.
 #[derive(Debug)]
 enum Cut {
     Reading(io::Error),
     Writing(io::Error),
 }
 
-/// Writes what there is to read.
+/// Copies `input` to `out`.
 fn pass(input: &mut dyn Read, out: &mut dyn Write) -> std::result::Result<(), Cut> {
     let mut buffer = vec![0; PIECE_BYTES];
     loop {
@@ -171,23 +171,23 @@ fn receive_here(path: &Path, input: &mut dyn Read) -> Result<Value> {
 
 fn lost(store: &Path, error: &io::Error) -> Error {
     Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
-        .hint("`varve status` tells whether it runs; its log is varve.log in the store")
+        .hint("`varve status` shows whether it runs; its log is varve.log in the store")
 }
 
-/// Asks the daemon of a store for its part in a stream, and hears that it is ready.
+/// Asks the daemon of a store for a stream, and waits until it is ready.
 fn ask_for(target: &Target, request: ViewRequest) -> Result<UnixStream> {
     let store = &target.store;
     let mut daemon = target.answered_by(client::connect(store), |error| lost(store, &error))?;
     let mut line = serde_json::to_string(&Request::Views(request))
-        .map_err(|error| Error::usage(format!("the request cannot be sent: {error}")))?;
+        .map_err(|error| Error::usage(format!("cannot write the request as JSON: {error}")))?;
     line.push('\n');
-    // A daemon that does not hear us says why before it hangs up.
+    // A daemon that refuses the client sends its reason and then closes the connection.
     let _ = daemon.write_all(line.as_bytes());
     report(&daemon)?;
     Ok(daemon)
 }
 
-/// Reads one line, no byte more.
+/// Reads a report, and no byte after it.
 fn report(mut daemon: impl Read) -> Result<Value> {
     let (mut line, mut byte) = (Vec::new(), [0]);
     while !line.ends_with(b"\n") {
@@ -200,7 +200,7 @@ fn report(mut daemon: impl Read) -> Result<Value> {
     let report = serde_json::from_slice::<Report>(&line);
     report
         .map_err(|_| {
-            Error::failed("the daemon has gone, or is of another version").hint(
+            Error::failed("the daemon has ended, or has another version").hint(
                 "its log is varve.log in the store; what was being received is there as a whole or not at all, as `varve snapshot list` \
                  tells when it is mounted again; `varve upgrade` has this version take over",
             )

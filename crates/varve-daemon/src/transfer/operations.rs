@@ -1,4 +1,4 @@
-//! Sending from an open store, and receiving into one.
+//! Sends a snapshot from an open store, and receives one into an open store.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use varve_vfs::FsError;
 
 use crate::control::SendRequest;
 
-/// What a client is told of a receipt.
+/// The answer to a client about a receipt.
 pub(super) fn told(received: &Received) -> Value {
     let Totals { rows, files, bytes } = received.totals;
     json!({ "name": received.snapshot.name, "id": received.snapshot.id, "rows": rows, "files": files, "bytes": bytes })
@@ -42,7 +42,7 @@ pub(super) fn send_from(fs: &VarveFs, request: &SendRequest, out: &mut dyn Write
     Ok(json!({ "name": name, "rows": rows, "files": files, "bytes": bytes }))
 }
 
-/// Receives into an open store. `follow` is told of what has changed.
+/// Receives into an open store. Calls `follow` with what has changed.
 pub(super) fn receive_into(
     fs: &VarveFs,
     header: &Header,
@@ -99,7 +99,7 @@ pub(super) fn refused(fs: Option<&VarveFs>, error: ReceiveError) -> Error {
     }
 }
 
-/// The store itself could not go on with what was coming.
+/// The error for a store that could not take the rest of the stream.
 pub(super) fn cut_short(fs: Option<&VarveFs>, error: FsError) -> Error {
     let is_full = matches!(error, FsError::NoSpace(_));
     let cause = Error::from(error);
@@ -118,14 +118,14 @@ pub(super) fn cut_short(fs: Option<&VarveFs>, error: FsError) -> Error {
     ))
 }
 
-/// The token of what was interrupted at an open store, or nothing.
+/// The token of the interrupted receipt of an open store, if there is one.
 pub(crate) fn token(fs: &VarveFs) -> Result<Value> {
     let receipt = fs.interrupted_receipt()?;
     let receipt = receipt.filter(|receipt| receipt.position.is_some());
     Ok(json!({ "token": receipt.as_ref().map(Receipt::token) }))
 }
 
-/// Drops what was interrupted at an open store.
+/// Drops the interrupted receipt of an open store.
 pub(crate) fn discard(fs: &VarveFs) -> Result<Value> {
     match fs.discard_receipt() {
         Ok(()) => Ok(Value::Null),

@@ -1,4 +1,4 @@
-//! The daemon's part in a stream.
+//! The daemon's side of a stream.
 
 use std::io;
 use std::net::Shutdown;
@@ -14,16 +14,15 @@ use super::blocks::{BlockReader, BlockWriter};
 use super::operations::{receive_into, refused, send_from, told, unreadable};
 use crate::control::{Report, ViewRequest, answer};
 
-/// Serves a client who asked a daemon for a stream; `follow` is told of what has changed by which snapshot, also where not all
-/// went well.
+/// Serves a client that asked for a stream. Calls `follow` with the received snapshot and what it changed, also after a partial failure.
 pub(crate) fn serve(
     fs: &VarveFs,
     request: &ViewRequest,
     client: &mut UnixStream,
     follow: impl FnOnce(&SnapshotId, &Committed),
 ) {
-    // Whoever has gone has hung up. Who is there may say nothing, and take nothing, as long as large files are compared at the other end, a
-    // commit takes, or he is stopped.
+    // Without a time limit: a client that ends closes the connection. A living one may neither send nor receive while large files are
+    // compared at the other end, while a commit runs, or while it is stopped.
     let patient = client.set_read_timeout(None).and_then(|()| client.set_write_timeout(None));
     if let Err(error) = patient {
         return answer(client, &Report::of(&unreadable(&error)));
@@ -39,8 +38,7 @@ pub(crate) fn serve(
         _ => take(fs, client, follow).map(|received| told(&received)),
     };
     answer(client, &done.map_or_else(|error| Report::of(&error), Report::Done));
-    // Who is told that nothing is received need not send the rest of it. What has come but was not read would cut the
-    // answer off; nothing more comes after this.
+    // A client that learns of a failure need not send the rest. Bytes that came but are not read would cut off the answer.
     let _ = client.shutdown(Shutdown::Both);
     let _ = io::copy(client, &mut io::sink());
 }

@@ -1,4 +1,4 @@
-//! What a program can take over, and the arguments of `varve mount` that belong to an upgrade.
+//! What a program can take over, and the arguments of `varve mount` for an upgrade.
 
 use std::fmt;
 
@@ -9,25 +9,25 @@ use super::handover_message;
 
 /// The argument of `varve mount` for a process that takes over.
 pub(crate) const SUCCESSOR: &str = "--successor";
-/// The argument of `varve mount` for a process that only says whether it could.
+/// The argument of `varve mount` for a process that only reports whether it could take over.
 pub(crate) const PROBE: &str = "--probe";
 
 /// What a binary can take over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abilities {
-    /// The version of the state that a daemon leaves.
+    /// The version of the handover message.
     handover_version: u32,
-    /// The newest layout of stores.
+    /// The newest format of stores.
     format_version: u32,
 }
 
 impl Abilities {
-    /// Those of this binary.
+    /// The abilities of this binary.
     pub fn of_this_version() -> Abilities {
         Abilities { handover_version: handover_message::VERSION, format_version: FORMAT_VERSION }
     }
 
-    /// Whether a binary with them can follow one of this version.
+    /// Whether a binary with these abilities can take over from this one.
     pub(super) fn suffice(&self) -> bool {
         let own = Abilities::of_this_version();
         self.handover_version == own.handover_version && self.format_version >= own.format_version

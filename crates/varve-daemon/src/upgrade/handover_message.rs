@@ -1,15 +1,15 @@
-//! What the daemon of a mount hands to its successor, as bytes.
+//! The message by which the daemon of a mount hands over to its successor, as bytes.
 //!
 //! ```text
 //! | "VARVEBTN" | version u32 | facts length u32 | session length u32 | files length u32 |
 //! | facts | session | files | crc32c u32 over all before it |
 //! ```
 //!
-//! Little-endian. `facts` is JSON: where and how it is mounted, and the command line, `session` belongs to
-//! varve-fuse, `files` to varve-fs. The fuzz target `handover_message` builds this file by itself.
+//! Little-endian. `facts` is JSON: the mount and the command line; `session` belongs to varve-fuse, `files` to varve-fs. The fuzz target
+//! `handover_message` compiles this file by itself.
 
-/// Changes whenever one of the parts changes its meaning. A binary takes over from those of its own version
-/// only, and says which that is before anything is stopped.
+/// Changes whenever a part changes its meaning. A binary takes over only from a daemon of the same version, and reports its version
+/// before anything stops.
 pub(crate) const VERSION: u32 = 1;
 
 const MAGIC: &[u8; 8] = b"VARVEBTN";
@@ -44,7 +44,7 @@ impl HandoverMessage {
         out
     }
 
-    /// Reads what [`HandoverMessage::encode`] wrote; the reason, if it is something else.
+    /// Reads what [`HandoverMessage::encode`] wrote. The error says why other bytes are refused.
     pub(crate) fn decode(bytes: &[u8]) -> Result<HandoverMessage, &'static str> {
         let Some((content, checksum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
             return Err("it is cut short");

@@ -1,4 +1,4 @@
-//! A new binary for a mount in use.
+//! Replaces the program of a mount that is in use.
 //!
 //! ```text
 //! varve upgrade DIR            daemon                                    successor (same process)
@@ -11,17 +11,16 @@
 //! ```
 //!
 //! 1. [`upgrade`] connects to the daemon ([`crate::control`]) and names a binary, its own unless told otherwise.
-//! 2. The daemon runs the binary with its own command line and `--probe`: the answer is what it could take
-//!    over ([`Abilities`]). Anything else ends the matter here.
-//! 3. The session pauses: programs wait from here on. Then [`crate::mount`] has the file system and the
-//!    session put into a [handover message](handover_message), and the process becomes the new program ([`successor`]).
-//! 4. That one opens the store, takes the handles over, serves and tells the client.
+//! 2. The daemon runs the binary with its own command line and `--probe`; the binary answers what it can take over ([`Abilities`]). Any
+//!    other answer ends the upgrade.
+//! 3. The session pauses: programs wait from here on. [`crate::mount`] puts the state of the file system and of the session into a
+//!    [handover message](handover_message), and the process becomes the new program ([`successor`]).
+//! 4. The new program opens the store, takes the handles over, serves and reports to the client.
 //!
-//! What happens when something fails: before 3, nothing. If the store cannot be synced or the program not
-//! be started, the old daemon goes on. If the new program cannot go on (it cannot open the store), it
-//! becomes the old program again, whose file it was given open; if that fails too, the mount is detached
-//! and programs on it get errors instead of waiting. If the new program crashes before it serves, the mount
-//! is dead (ENOTCONN), as after any crash of a daemon; nothing that was acknowledged is lost.
+//! Failures before step 3 change nothing. If the store cannot be synced, or the program cannot be started, the old daemon continues. If
+//! the new program cannot take over, it becomes the old program again, whose file it got as a descriptor. If that fails too, the mount is
+//! detached, and programs on it get errors instead of waiting. If the new program crashes before it serves, the mount is dead
+//! (ENOTCONN), as after any crash of a daemon; nothing that was acknowledged is lost.
 
 mod abilities;
 pub(crate) mod handover_message;
@@ -43,8 +42,8 @@ use crate::target::Target;
 /// How long the daemon may take before the client gives up waiting for its answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(180);
 
-/// Replaces the daemon of the mount or store at `path` by `binary`, by this program if that is `None`.
-/// Returns when the new one serves.
+/// Replaces the daemon of the mount or store at `path` by `binary`, or by this program if `binary` is `None`. Returns when the new
+/// daemon serves.
 pub fn upgrade(path: &Path, binary: Option<&Path>) -> Result<Ready> {
     let target = Target::at(path)?;
     let store = &target.store;
@@ -55,18 +54,18 @@ pub fn upgrade(path: &Path, binary: Option<&Path>) -> Result<Ready> {
     };
     let lost = |error: std::io::Error| {
         Error::failed(format!("the daemon of {} does not answer: {error}", store.display()))
-            .hint("`varve status` tells whether it runs; its log is varve.log in the store")
+            .hint("`varve status` shows whether it runs; its log is varve.log in the store")
     };
     let absent = |error: std::io::Error| {
-        Error::failed(format!("no daemon of {} can be asked: {error}", store.display()))
-            .hint("`varve status` tells whether it is mounted, and by whom")
+        Error::failed(format!("cannot reach a daemon of {}: {error}", store.display()))
+            .hint("`varve status` shows whether the store is mounted, and by which process")
     };
     let mut daemon = target.answered_by(client::connect(store), absent)?;
     daemon.set_read_timeout(Some(ANSWER_WAIT_MAX)).map_err(lost)?;
     let mut request = serde_json::to_string(&Request::Upgrade { binary })
-        .map_err(|error| Error::usage(format!("the path cannot be sent: {error}")))?;
+        .map_err(|error| Error::usage(format!("cannot write the path as JSON: {error}")))?;
     request.push('\n');
-    // A daemon that does not hear us says why before it hangs up.
+    // A daemon that refuses the client sends its reason and then closes the connection.
     drop(daemon.write_all(request.as_bytes()));
     let mut line = String::new();
     BufReader::new(daemon).read_line(&mut line).map_err(lost)?;

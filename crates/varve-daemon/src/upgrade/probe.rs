@@ -1,4 +1,4 @@
-//! Whether a program could take a mount over, asked of the program itself before anything is stopped.
+//! Asks a program whether it can take a mount over, before anything stops.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,12 +14,12 @@ use super::successor;
 const PROBE_PATIENCE: Duration = Duration::from_secs(10);
 const PROBE_POLL: Duration = Duration::from_millis(5);
 
-/// Asks `binary` whether it could be this process with this command line and take the handover message of this version.
+/// Asks `binary` whether it can take over from this process, with the same command line. Fails if it cannot.
 pub(crate) fn probe(binary: &Path) -> Result<()> {
     let refused = |reason: String| {
         let text = format!("{} cannot take the mount over: {reason}", binary.display());
         Error::failed(text)
-            .hint("give a varve of this version or newer, or unmount and mount again")
+            .hint("give a varve of this version or newer, or unmount the store and mount it again")
     };
     let mut child = Command::new(binary)
         .args(successor::arguments(PROBE))
@@ -33,7 +33,7 @@ pub(crate) fn probe(binary: &Path) -> Result<()> {
         if waited > PROBE_PATIENCE {
             let _ = child.kill();
             let _ = child.wait();
-            return Err(refused("it does not answer".to_owned()));
+            return Err(refused("it does not answer in time".to_owned()));
         }
         thread::sleep(PROBE_POLL);
         waited += PROBE_POLL;

@@ -1,5 +1,5 @@
-//! From the daemon to its successor: execve(2), so that the process stays the same for whoever supervises
-//! it, and a socket on the standard input that carries descriptors and state.
+//! Hands over from the daemon to its successor: by execve(2), so that the process stays the same for its supervisor, and by a socket on
+//! the standard input that carries descriptors and state.
 //!
 //! ```text
 //! message: one byte, and descriptors by SCM_RIGHTS, in this order:
@@ -7,8 +7,7 @@
 //!   | if bit 0 is set: the client that asked | if bit 1 is set: the program that ran before
 //! ```
 //!
-//! The message waits in the socket while the process changes, and nothing has to be inherited but the
-//! standard input.
+//! The message waits in the socket during execve(2), so the new program inherits the standard input alone.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -41,15 +40,15 @@ const DESCRIPTORS_MAX: usize = 5;
 /// The largest handover message that is read: some ten million known inodes.
 const MESSAGE_BYTES_MAX: u64 = 1 << 30;
 
-/// What a successor is given.
+/// What a successor gets.
 #[derive(Debug)]
-pub(crate) struct Estate {
+pub(crate) struct Handover {
     /// The connection to the kernel.
     pub(crate) device: OwnedFd,
     /// The store's lock.
     pub(crate) lock: OwnedFd,
     pub(crate) message: HandoverMessage,
-    /// Who asked and waits for the answer.
+    /// The client that asked for the upgrade and waits for the report.
     pub(crate) client: Option<UnixStream>,
     /// The program to go back to.
     pub(crate) program: Option<File>,
@@ -61,17 +60,17 @@ pub(crate) fn arguments(role: &str) -> Vec<OsString> {
     own.chain([role.into()]).collect()
 }
 
-/// Becomes `program` with `arguments`, which is given `estate`. Returns only if that fails.
-pub(crate) fn become_program(program: &Path, arguments: &[OsString], estate: &Estate) -> Error {
+/// Becomes `program` with `arguments`, and passes `handover` to it. Returns only if that fails.
+pub(crate) fn become_program(program: &Path, arguments: &[OsString], handover: &Handover) -> Error {
     let failed = |reason: &dyn std::fmt::Display| {
         Error::failed(format!("cannot become {}: {reason}", program.display()))
     };
-    let socket = match pack(estate) {
+    let socket = match pack(handover) {
         Ok(socket) => socket,
         Err(error) => return failed(&error),
     };
     let error = Command::new(program).args(arguments).stdin(Stdio::from(socket)).exec();
-    // The standard library has prepared this process for another program: undo what would hurt.
+    // The standard library has prepared this process for another program: undo what would harm it.
     if let Ok(null) = File::open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(null);
     }
@@ -80,7 +79,7 @@ pub(crate) fn become_program(program: &Path, arguments: &[OsString], estate: &Es
 }
 
 /// A socket in which the message waits.
-fn pack(estate: &Estate) -> std::io::Result<OwnedFd> {
+fn pack(handover: &Handover) -> std::io::Result<OwnedFd> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -88,15 +87,15 @@ fn pack(estate: &Estate) -> std::io::Result<OwnedFd> {
         None,
     )?;
     let mut state = File::from(rustix::fs::memfd_create("varve-handover", MemfdFlags::CLOEXEC)?);
-    state.write_all(&estate.message.encode())?;
+    state.write_all(&handover.message.encode())?;
     let mut descriptors: Vec<BorrowedFd<'_>> =
-        vec![estate.device.as_fd(), estate.lock.as_fd(), state.as_fd()];
+        vec![handover.device.as_fd(), handover.lock.as_fd(), state.as_fd()];
     let mut mark = 0;
-    if let Some(client) = &estate.client {
+    if let Some(client) = &handover.client {
         mark |= HAS_CLIENT;
         descriptors.push(client.as_fd());
     }
-    if let Some(program) = &estate.program {
+    if let Some(program) = &handover.program {
         mark |= HAS_PROGRAM;
         descriptors.push(program.as_fd());
     }
@@ -107,8 +106,8 @@ fn pack(estate: &Estate) -> std::io::Result<OwnedFd> {
     Ok(theirs)
 }
 
-/// What the process before has left on the standard input.
-pub(crate) fn receive() -> Result<Estate> {
+/// Reads what the previous program left on the standard input.
+pub(crate) fn receive() -> Result<Handover> {
     let failed =
         |reason: String| Error::failed(format!("cannot take over from the daemon: {reason}"));
     let socket = std::io::stdin();
@@ -124,8 +123,8 @@ pub(crate) fn receive() -> Result<Estate> {
     let program = if mark & HAS_PROGRAM != 0 { Some(File::from(next()?)) } else { None };
     let bytes = read_all(File::from(state)).map_err(|error| failed(error.to_string()))?;
     let message = HandoverMessage::decode(&bytes)
-        .map_err(|reason| failed(format!("what it left cannot be read: {reason}")))?;
-    Ok(Estate { device, lock, message, client, program })
+        .map_err(|reason| failed(format!("its handover message cannot be read: {reason}")))?;
+    Ok(Handover { device, lock, message, client, program })
 }
 
 fn unpack(socket: BorrowedFd<'_>) -> std::io::Result<(u8, Vec<OwnedFd>)> {
@@ -156,14 +155,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_estate_goes_through_the_socket() {
+    fn a_handover_goes_through_the_socket() {
         let null = || OwnedFd::from(File::open("/dev/null").unwrap());
         let (client, mut asker) = UnixStream::pair().unwrap();
         let message = HandoverMessage { facts: vec![1], session: vec![2], files: vec![3; 1 << 20] };
         let (device, lock) = (null(), null());
-        let estate = Estate { device, lock, message, client: Some(client), program: None };
-        let socket = pack(&estate).unwrap();
-        drop(estate.client);
+        let handover = Handover { device, lock, message, client: Some(client), program: None };
+        let socket = pack(&handover).unwrap();
+        drop(handover.client);
         let (mark, mut descriptors) = unpack(socket.as_fd()).unwrap();
         assert_eq!((mark, descriptors.len()), (HAS_CLIENT, 4));
         let mut client = UnixStream::from(descriptors.pop().unwrap());
@@ -173,7 +172,7 @@ mod tests {
         asker.read_to_string(&mut heard).unwrap();
         assert_eq!(heard, "ready");
         let bytes = read_all(File::from(descriptors.pop().unwrap())).unwrap();
-        assert_eq!(HandoverMessage::decode(&bytes), Ok(estate.message));
+        assert_eq!(HandoverMessage::decode(&bytes), Ok(handover.message));
         assert!(unpack(socket.as_fd()).is_ok_and(|(_, none)| none.is_empty()));
     }
 }

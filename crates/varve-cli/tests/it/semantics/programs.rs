@@ -64,7 +64,7 @@ fn transaction_idle(place: &Place) {
     });
     refused_io(fs::metadata(&left), Errno::NOENT);
     let said = fails(&["txn", "commit"], &dir, &[id(&left)]);
-    assert!(said.contains("was aborted, as nobody had used it for 5 s"), "{said}");
+    assert!(said.contains("was aborted, as no program had used it for 5 s"), "{said}");
     assert_eq!(fs::read(used.join("file")).unwrap(), b"x");
     drop(inside);
     assert!(listed(id(&kept)).is_some() && listed(id(&used)).is_some());

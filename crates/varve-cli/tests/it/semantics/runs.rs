@@ -183,5 +183,5 @@ fn transaction_run_from_outside(place: &Place) {
     // A program that lies where one is, and not where it begins.
     fs::write(outside.join("program"), "#!/bin/sh\n").unwrap();
     let said = fails(&mut run_from(&outside, &["./program"]), 1);
-    assert!(said.contains(&format!("it begins in {}", shown.display())), "{said}");
+    assert!(said.contains(&format!("the program begins in {}", shown.display())), "{said}");
 }

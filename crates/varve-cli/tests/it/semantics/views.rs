@@ -580,7 +580,9 @@ fn snapshot_diff(place: &Place) {
     let json: serde_json::Value = serde_json::from_str(&text(&output)).unwrap();
     assert_eq!(json["complete"], true);
     assert_eq!(json["changes"][0]["from"], "/moved");
-    assert!(fails(&["snapshot", "diff"], &dir, &["two", "one"]).contains("is the later one"));
+    assert!(
+        fails(&["snapshot", "diff"], &dir, &["two", "one"]).contains("is later than the second")
+    );
     assert!(fails(&["snapshot", "diff"], &dir, &["one", "three"]).contains("no snapshot `three`"));
     let Place::Mount(mount) = place else { return };
     mount.unmount();
