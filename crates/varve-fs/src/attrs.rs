@@ -76,7 +76,7 @@ impl VarveFs {
         let object = if timed { Some(self.any_object(ino)?) } else { None };
         self.stage(&mut changes, held)?;
         if set != SetAttr::default() {
-            self.commit(changes)?;
+            self.commit(&mut changes)?;
         }
         if let Some(object) = object {
             // Not before: the time of the last write, which it hides, is also that of the last change until the row has another.

@@ -36,7 +36,7 @@ use crate::lost::Lost;
 use crate::objects::Objects;
 use crate::options::{FormatOptions, MountOptions};
 use crate::reaper::Reaper;
-use crate::rows::to_batch;
+use crate::rows::whole_batch;
 use crate::spill::{LOOKUPS, Spill};
 use crate::superblock::{
     COPY_NAME, LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, kept_dir, lock_path,
@@ -271,7 +271,7 @@ fn write_root(
         home: None,
         content: Content::Directory(DirInfo::new(InodeId::ROOT, None)),
     });
-    store.write(to_batch(changes, (keyspaces.meta, keyspaces.data)))
+    store.write(whole_batch(changes, (keyspaces.meta, keyspaces.data)))
 }
 
 /// Takes the lock of the store in `dir`, or says who holds it.

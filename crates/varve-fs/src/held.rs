@@ -205,7 +205,7 @@ impl VarveFs {
         let mut changes = Changes::new();
         changes.put_inode(&held.inode);
         changes.put_pending(ino, Pending::Orphan);
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         held.home = Home::Own;
         self.session.inodes.moved(ino, InodeLocation::Own)
     }
@@ -246,7 +246,7 @@ impl VarveFs {
     pub(crate) fn write_back(&self, held: &mut Held<'_>) -> FsResult<()> {
         let mut changes = Changes::new();
         self.stage(&mut changes, held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// The room of the storage below.

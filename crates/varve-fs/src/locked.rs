@@ -56,12 +56,13 @@ impl Drop for Orphans<'_> {
 }
 
 impl VarveFs {
-    /// Lets `operation` decide, under the locks of the rows `first` and of what else it turns out to need. The locks are held as
-    /// long as the first of what this returns. REQUIRES: the caller holds no row lock.
+    /// Lets `operation` fill `decision`, which is empty, under the locks of the rows `first` and of what else it turns out to need.
+    /// The locks are held as long as the first of what this returns. REQUIRES: the caller holds no row lock.
     pub(crate) fn decide<T>(
         &self,
         first: &[RowKey],
-        operation: impl Fn(&LockedRows<'_>, Timestamp) -> Outcome<T>,
+        decision: &mut Decision,
+        operation: impl Fn(&LockedRows<'_>, &mut Decision, Timestamp) -> Outcome<T>,
     ) -> FsResult<(LockedRows<'_>, T)> {
         let mut rows = LockedRows {
             fs: self,
@@ -74,23 +75,26 @@ impl VarveFs {
             tree: None,
         };
         loop {
-            match operation(&rows, self.now()) {
+            match operation(&rows, decision, self.now()) {
                 Ok(decided) => return Ok((rows, decided)),
                 Err(Stop::Refused(error)) => return Err(error),
-                Err(Stop::Needs(need)) => rows = rows.with(need)?,
+                Err(Stop::Needs(need)) => {
+                    *decision = Decision::default();
+                    rows = rows.with(need)?;
+                }
             }
         }
     }
 
     /// Writes what an operation has decided, which may move inodes, and lets memory follow.
-    pub(crate) fn carry_out(&self, rows: &LockedRows<'_>, decision: Decision) -> FsResult<()> {
-        let committed = self.commit(decision.changes);
+    pub(crate) fn carry_out(&self, rows: &LockedRows<'_>, decision: &mut Decision) -> FsResult<()> {
+        let committed = self.commit(&mut decision.changes);
         if rows.all {
             self.accounts.forget_chains();
         }
         committed?;
         rows.orphans.marked.borrow_mut().clear();
-        self.follow(decision.effects)
+        self.follow(decision.effects.drain(..))
     }
 
     /// Lets memory follow what was written.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use varve_env::{File, OpenMode};
 use varve_namespace::attrs::{SET_GID, SET_UID};
 use varve_namespace::flags::check_opens;
-use varve_namespace::{Changes, Created, create_unnamed};
+use varve_namespace::{Changes, Created, Decision, create_unnamed};
 use varve_schema::{FileKind, InodeLocation, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
@@ -91,7 +91,7 @@ impl VarveFs {
                 changes.depends_on_external = true;
             }
             self.stage(&mut changes, held)?;
-            self.commit(changes)?;
+            self.commit(&mut changes)?;
         }
         if flags.write {
             self.begin(held, node);
@@ -288,10 +288,12 @@ impl VarveFs {
         }
         // A commit takes all rows of a view under their locks.
         let keys = [RowKey::inode(parent)];
-        let (_locks, created) =
-            self.decide(&keys, |rows, now| create_unnamed(rows, caller, parent, perm, now))?;
-        let Created { inode, changes, .. } = created;
-        self.commit(changes)?;
+        let mut decision = Decision::default();
+        let (_locks, created) = self.decide(&keys, &mut decision, |rows, decision, now| {
+            create_unnamed(rows, &mut decision.changes, caller, parent, perm, now)
+        })?;
+        self.commit(&mut decision.changes)?;
+        let Created { inode, .. } = created;
         let node = self.session.inodes.note_new_and_open(inode.ino, InodeLocation::Own);
         self.session.inodes.mark_orphan(inode.ino, true)?;
         node.state().linkable = !flags.exclusive;

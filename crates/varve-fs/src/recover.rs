@@ -151,7 +151,7 @@ impl VarveFs {
         let mut changes = Changes::new();
         changes.reclaims_space = true;
         changes.delete_pending(ino);
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     fn drop_begun_object(&self, ino: InodeId) -> FsResult<()> {

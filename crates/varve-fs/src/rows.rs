@@ -15,11 +15,16 @@ use varve_vfs::{FsError, FsResult};
 use crate::error;
 use crate::fs::VarveFs;
 
-/// The batch that writes `changes` to the key spaces `meta` and `data`.
-pub(crate) fn to_batch(mut changes: Changes, (meta, data): (KeyspaceId, KeyspaceId)) -> Batch {
+/// The batch that writes `changes` and its directories to the key spaces `meta` and `data`.
+pub(crate) fn whole_batch(mut changes: Changes, spaces: (KeyspaceId, KeyspaceId)) -> Batch {
     changes.put_dirs();
+    to_batch(&mut changes, spaces)
+}
+
+/// The batch of the writes of `changes`, which are taken out.
+pub(crate) fn to_batch(changes: &mut Changes, (meta, data): (KeyspaceId, KeyspaceId)) -> Batch {
     let mut batch = Batch::new();
-    for Write { space, key, value, commutes } in changes.writes {
+    for Write { space, key, value, commutes } in changes.writes.drain(..) {
         let (key, space) = (key.to_bytes(), if space == Space::Meta { meta } else { data });
         match value {
             Some(value) if commutes => batch.put_commuting(space, key, value),
@@ -219,7 +224,7 @@ impl VarveFs {
 
     /// Writes all of `changes`, which are done then, or nothing. REQUIRES: the locks of the rows in it, and of the
     /// inode rows of the directories charged.
-    pub(crate) fn commit(&self, mut changes: Changes) -> FsResult<()> {
+    pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
         let released = std::mem::take(&mut changes.released_sources);
         self.accounts.commit(changes)?;
         // No sooner: who is told looks for loans at once, and would still find this one.

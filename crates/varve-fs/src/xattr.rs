@@ -46,7 +46,7 @@ impl VarveFs {
         let bytes = xattr::set(self, &mut changes, &mut held.inode, new, known)?;
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         if let Some((before, bytes)) = row.zip(bytes) {
             self.xattrs.keep(before, bytes);
         }
@@ -64,7 +64,7 @@ impl VarveFs {
         let Some(removed) = removed else { return Ok(()) };
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         if let Some((before, bytes)) = row.zip(removed.bytes) {
             self.xattrs.keep(before, bytes);
         }

@@ -44,20 +44,19 @@ impl NewInode {
     }
 }
 
-/// A new inode, and the rows that make it.
+/// A new inode, and where it is.
 #[derive(Debug)]
 pub struct Created {
     /// The inode.
     pub inode: Inode,
     /// Where it is.
     pub place: InodeLocation,
-    /// Rows to write.
-    pub changes: Changes,
 }
 
 /// Makes `new` under `name` in `parent`. `Exists` if the name is taken.
 pub fn create(
     host: &impl Locked,
+    changes: &mut Changes,
     caller: Caller,
     parent: InodeId,
     name: FileName<'_>,
@@ -73,8 +72,7 @@ pub fn create(
     }
     check_adds_name(&dir)?;
     host.check_none_written_elsewhere(&row)?;
-    let mut changes = Changes::new();
-    let mut inode = new_inode(host, &mut changes, caller, &dir, new, now)?;
+    let mut inode = new_inode(host, changes, caller, &dir, new, now)?;
     let is_dir = inode.kind == FileKind::Directory;
     if is_dir {
         let info = dir_info_mut(&mut inode)?;
@@ -100,12 +98,13 @@ pub fn create(
     changes.put_dir(dir);
     changes.charge(parent, if is_dir { UsageChange::DIR } else { UsageChange::file(inode.size) });
     let place = if is_dir { InodeLocation::Own } else { InodeLocation::Entry { key, slot } };
-    Ok(Created { inode, place, changes })
+    Ok(Created { inode, place })
 }
 
 /// Makes an empty regular file without a name, which takes what files in `parent` take from it.
 pub fn create_unnamed(
     host: &impl Locked,
+    changes: &mut Changes,
     caller: Caller,
     parent: InodeId,
     perm: u32,
@@ -116,12 +115,11 @@ pub fn create_unnamed(
         return Err(FsError::NotDirectory.into());
     }
     check_adds_name(&dir)?;
-    let mut changes = Changes::new();
-    let mut inode = new_inode(host, &mut changes, caller, &dir, &NewInode::regular(perm), now)?;
+    let mut inode = new_inode(host, changes, caller, &dir, &NewInode::regular(perm), now)?;
     inode.nlink = 0;
     changes.put_inode(&inode);
     changes.put_pending(inode.ino, Pending::Orphan);
-    Ok(Created { inode, place: InodeLocation::Own, changes })
+    Ok(Created { inode, place: InodeLocation::Own })
 }
 
 /// An inode for something new in `dir`, owned by the caller, or by the directory's group if that is

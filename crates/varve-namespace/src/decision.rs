@@ -29,7 +29,8 @@ pub enum Effect {
     Named(InodeId),
 }
 
-/// The outcome of an operation that was not refused.
+/// The outcome of an operation that was not refused. An operation adds to an empty one, which its executor provides and drops
+/// when the operation begins again: it is too large to be moved about.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
     /// Rows to write as one batch.

@@ -19,11 +19,12 @@ use crate::{Changes, Decision, Effect, Locked, Outcome, Parents, charge_growth};
 /// Gives `ino` the name `name` in `parent`. Returns the inode as it is then.
 pub fn link(
     host: &impl Locked,
+    decision: &mut Decision,
     ino: InodeId,
     parent: InodeId,
     name: FileName<'_>,
     now: Timestamp,
-) -> Outcome<(Inode, Decision)> {
+) -> Outcome<Inode> {
     let key = RowKey::entry(parent, host.hasher().entry(name.as_bytes()));
     let mut dir = directory(host, parent)?;
     let mut row = host.entry_row(key)?;
@@ -54,7 +55,6 @@ pub fn link(
     {
         return Err(FsError::CrossesLimits.into());
     }
-    let mut decision = Decision::default();
     let changes = &mut decision.changes;
     let names = first.as_mut().unwrap_or(&mut row);
     count_link(host, changes, &mut inode, (&place, names), (parent, name))?;
@@ -70,7 +70,7 @@ pub fn link(
         changes.put_entry_row(first_key, &first);
     }
     decision.effects.push(Effect::Named(ino));
-    Ok((inode, decision))
+    Ok(inode)
 }
 
 /// Gives `inode` a parent pointer to its new name `(parent, name)`, and makes that its home if it had no name.

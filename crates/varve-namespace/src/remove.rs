@@ -42,11 +42,12 @@ pub enum Remove {
 /// Removes `name` from `parent`.
 pub fn remove(
     host: &impl Locked,
+    decision: &mut Decision,
     parent: InodeId,
     name: FileName<'_>,
     what: Remove,
     now: Timestamp,
-) -> Outcome<Decision> {
+) -> Outcome<()> {
     let key = RowKey::entry(parent, host.hasher().entry(name.as_bytes()));
     let mut dir = directory(host, parent)?;
     let mut row = host.entry_row(key)?;
@@ -71,7 +72,6 @@ pub fn remove(
     };
     host.check_written_elsewhere(&inode)?;
     check_takes_name(&dir, &inode)?;
-    let mut decision = Decision::default();
     let changes = &mut decision.changes;
     // A file that counts elsewhere from now on is no reason to keep its name here.
     changes.standing = Standing::Happened;
@@ -79,8 +79,7 @@ pub fn remove(
     adjust_dir(&mut dir, -1, -i32::from(is_dir), now)?;
     changes.put_dir(dir);
     changes.reclaims_space = true;
-    take_name(host, &mut decision, inode, Lost { dir: parent, name, own }, now)?;
-    Ok(decision)
+    take_name(host, decision, inode, Lost { dir: parent, name, own }, now)
 }
 
 /// Adds to `decision` what the loss of one name means for `inode`. A directory must be empty.
@@ -189,13 +188,12 @@ pub fn delete_content<R: Rows>(
 }
 
 /// The removal of what is left of an orphan. REQUIRES: the lock of its row, and nobody holds it.
-pub fn reap<R: Rows>(rows: &R, inode: Inode) -> Result<Decision, R::Error> {
-    let mut decision = Decision::default();
+pub fn reap<R: Rows>(rows: &R, decision: &mut Decision, inode: Inode) -> Result<(), R::Error> {
     let changes = &mut decision.changes;
     changes.reclaims_space = true;
     changes.delete_pending(inode.ino);
     let has_object = delete_content(rows, changes, &inode)?;
     changes.delete_inode(inode.ino);
     decision.effects.push(Effect::Gone { inode: Box::new(inode), has_object });
-    Ok(decision)
+    Ok(())
 }

@@ -137,14 +137,15 @@ impl Child {
     }
 }
 
-/// Moves a name, or swaps two. `None` if both stand for one inode already.
+/// Moves a name, or swaps two. Changes nothing if both stand for one inode already.
 pub fn rename(
     host: &impl Locked,
+    decision: &mut Decision,
     from: NameIn<'_>,
     to: NameIn<'_>,
     mode: RenameMode,
     now: Timestamp,
-) -> Outcome<Option<Decision>> {
+) -> Outcome<()> {
     let (from, to) = (&End::new(host, from), &End::new(host, to));
     let mut rows = EndRows::read(host, from, to)?;
     let source = Child::read(host, &rows.entries[0], from)?.ok_or(FsError::NotFound)?;
@@ -153,7 +154,7 @@ pub fn rename(
     match (mode, &target) {
         (mode, Some(_)) if mode.needs_absent() => return Err(FsError::Exists.into()),
         (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
-        _ if same => return Ok(None),
+        _ if same => return Ok(()),
         _ => {}
     }
     rows.check_flags(&source, target.as_ref())?;
@@ -169,11 +170,12 @@ pub fn rename(
     }
     match (mode, target) {
         (RenameMode::Exchange, Some(target)) => {
-            exchange(host, rows, (from, source), (to, target), now)
+            exchange(host, decision, rows, (from, source), (to, target), now)
         }
-        (_, target) => replace(host, rows, (from, source), (to, target), (mode.whiteout_by(), now)),
+        (_, target) => {
+            replace(host, decision, rows, (from, source), (to, target), (mode.whiteout_by(), now))
+        }
     }
-    .map(Some)
 }
 
 /// Refuses to put a directory below itself, either of the two in an exchange, and to replace a
@@ -199,12 +201,12 @@ fn check_ancestry(
 
 fn replace(
     host: &impl Locked,
+    decision: &mut Decision,
     mut rows: EndRows,
     (from, source): (&End<'_>, Child),
     (to, target): (&End<'_>, Option<Child>),
     (whiteout_by, now): (Option<Caller>, Timestamp),
-) -> Outcome<Decision> {
-    let mut decision = Decision::default();
+) -> Outcome<()> {
     let is_dir = i32::from(source.is_dir());
     adjust_dir(&mut rows.dirs[0], -1, -is_dir, now)?;
     rows.entries[0].remove(from.name.as_bytes());
@@ -218,7 +220,7 @@ fn replace(
         adjust_dir(rows.target_dir(), -1, -i32::from(target.is_dir()), now)?;
         rows.target_row().remove(to.name.as_bytes());
         let lost = to.lost(&target);
-        take_name(host, &mut decision, target.inode, lost, now)?;
+        take_name(host, decision, target.inode, lost, now)?;
     }
     adjust_dir(rows.target_dir(), 1, is_dir, now)?;
     let (ino, own) = (source.inode.ino, source.own);
@@ -229,8 +231,8 @@ fn replace(
         leave_whiteout(host, &mut decision.changes, &mut rows, from, (caller, now))?;
     }
     rows.put(&mut decision.changes, from, to);
-    follow(&mut decision, (ino, own), to, slot);
-    Ok(decision)
+    follow(decision, (ino, own), to, slot);
+    Ok(())
 }
 
 /// Puts a whiteout of `caller` under the name that has just moved away.
@@ -251,12 +253,12 @@ fn leave_whiteout(
 
 fn exchange(
     host: &impl Locked,
+    decision: &mut Decision,
     mut rows: EndRows,
     (from, source): (&End<'_>, Child),
     (to, target): (&End<'_>, Child),
     now: Timestamp,
-) -> Outcome<Decision> {
-    let mut decision = Decision::default();
+) -> Outcome<()> {
     let difference = i32::from(target.is_dir()) - i32::from(source.is_dir());
     adjust_dir(&mut rows.dirs[0], 0, difference, now)?;
     adjust_dir(rows.target_dir(), 0, -difference, now)?;
@@ -267,9 +269,9 @@ fn exchange(
     rows.entries[0].set_body(from_slot, target_body);
     rows.target_row().set_body(to_slot, source_body);
     rows.put(&mut decision.changes, from, to);
-    follow(&mut decision, moved[0], to, to_slot);
-    follow(&mut decision, moved[1], from, from_slot);
-    Ok(decision)
+    follow(decision, moved[0], to, to_slot);
+    follow(decision, moved[1], from, from_slot);
+    Ok(())
 }
 
 /// Gives a moved inode its new place and change time, and takes along what counts for it; returns what its

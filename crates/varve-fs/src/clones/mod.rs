@@ -151,7 +151,7 @@ impl VarveFs {
         changes.put_inode(&into);
         changes.charge(parent, counts);
         changes.put_entry_row(key, &row);
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         Ok(ino)
     }
 

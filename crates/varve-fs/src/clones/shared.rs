@@ -92,7 +92,7 @@ impl VarveFs {
         changes.release_source(&held.inode);
         held.inode.content = Content::Chunks;
         self.stage(&mut changes, held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// Lets the file `to`, if it is empty, borrow the `size` bytes that the large file `from` borrows, all of them. False if
@@ -117,7 +117,7 @@ impl VarveFs {
         changes
             .put_meta(RowKey::clone_reference(borrowed.source, to), CloneReference::File.encode());
         self.stage(&mut changes, &mut held)?;
-        match self.commit(changes) {
+        match self.commit(&mut changes) {
             // A part may fit.
             Err(FsError::QuotaExceeded) => Ok(false),
             committed => committed.map(|()| true),

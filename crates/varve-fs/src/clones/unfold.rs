@@ -210,7 +210,7 @@ impl VarveFs {
             );
         }
         changes.put_inode(&row);
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         Ok(if done { Step::Done } else { Step::More })
     }
 

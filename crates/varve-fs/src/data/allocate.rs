@@ -76,7 +76,7 @@ impl VarveFs {
         }
         changed(&mut held.inode, self.now());
         self.stage(&mut changes, &mut held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// How far room may be reserved in a large file. What is reserved beyond its end counts nowhere, and stays: where limits hold,

@@ -252,7 +252,7 @@ impl VarveFs {
         // Takes no room worth counting, and cutting a large file begins with it.
         changes.reclaims_space = true;
         self.stage(&mut changes, held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// Makes it durable that a row is dirty, so that no power cut brings back the clean one before it, unless that is known
@@ -398,7 +398,7 @@ impl VarveFs {
         changes.settles = true;
         changes.depends_on_external = true;
         self.stage(&mut changes, held)?;
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         self.objects.stamps.forget(held.inode.ino);
         Ok(())
     }

@@ -27,7 +27,7 @@ impl VarveFs {
         let orphan = held.inode.nlink == 0;
         let making = if orphan { Pending::OrphanObjectMaking } else { Pending::ObjectMaking };
         first.put_pending(ino, making);
-        self.commit(first)?;
+        self.commit(&mut first)?;
         let before = held.inode.clone();
         let moved = self.move_to_object(held);
         if moved.is_err() {
@@ -36,7 +36,7 @@ impl VarveFs {
                 let mut undo = Changes::new();
                 undo.reclaims_space = true;
                 made(&mut undo, &held.inode);
-                self.commit(undo)
+                self.commit(&mut undo)
             });
             if let Err(error) = removed {
                 log::warn!("an object that was begun stays until the next mount: {error}");
@@ -88,7 +88,7 @@ impl VarveFs {
         second.depends_on_external = true;
         self.objects.claim(ino, object.clone());
         self.stage(&mut second, held)?;
-        self.commit(second)?;
+        self.commit(&mut second)?;
         if let Some(node) = node {
             self.objects.descriptors().keep(&node, &self.objects.wrap(ino, object));
             node.state().dirty_is_durable = dirty;

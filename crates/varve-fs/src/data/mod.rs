@@ -188,7 +188,7 @@ impl VarveFs {
                 self.write_small(&mut changes, &mut held.inode, from, data)?;
                 changed(&mut held.inode, now);
                 self.stage(&mut changes, &mut held)?;
-                self.commit(changes)?;
+                self.commit(&mut changes)?;
             }
         }
         if file.flags.sync {
@@ -258,7 +258,7 @@ impl VarveFs {
         // Takes no room worth counting, and what is written over needs none.
         changes.reclaims_space = true;
         self.stage(&mut changes, &mut held)?;
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         Ok(set_id)
     }
 

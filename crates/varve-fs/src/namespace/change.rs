@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use varve_namespace::{Created, NameIn, NewInode, Remove, create, link, remove, rename};
+use varve_namespace::{Created, Decision, NameIn, NewInode, Remove, create, link, remove, rename};
 use varve_schema::{InodeLocation, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened, RenameMode};
@@ -74,10 +74,12 @@ impl VarveFs {
         self.writable()?;
         self.check_name(parent, name)?;
         let keys = [RowKey::inode(parent), self.entry_key(parent, name)];
-        let (_locks, created) =
-            self.decide(&keys, |rows, now| create(rows, caller, parent, name, new, now))?;
-        let Created { inode, place, changes } = created;
-        self.commit(changes)?;
+        let mut decision = Decision::default();
+        let (_locks, created) = self.decide(&keys, &mut decision, |rows, decision, now| {
+            create(rows, &mut decision.changes, caller, parent, name, new, now)
+        })?;
+        self.commit(&mut decision.changes)?;
+        let Created { inode, place } = created;
         let then = then(inode.ino, place);
         Ok((Entry { attr: self.attr(&inode)? }, then))
     }
@@ -101,9 +103,11 @@ impl VarveFs {
         // What has no name counts nowhere, so it must not grow between the look at its size and the name.
         let node = self.session.inodes.node(ino).filter(|node| node.state().linkable);
         let growing = node.as_ref().map(|node| node.append.lock());
-        let (locks, (inode, decision)) =
-            self.decide(&keys, |rows, now| link(rows, ino, parent, name, now))?;
-        self.carry_out(&locks, decision)?;
+        let mut decision = Decision::default();
+        let (locks, inode) = self.decide(&keys, &mut decision, |rows, decision, now| {
+            link(rows, decision, ino, parent, name, now)
+        })?;
+        self.carry_out(&locks, &mut decision)?;
         self.session.inodes.note_lookup(ino, InodeLocation::Own)?;
         drop((locks, growing));
         // A writer may have closed it when it had no name.
@@ -122,9 +126,11 @@ impl VarveFs {
         self.writable()?;
         self.check_name(parent, name)?;
         let keys = [RowKey::inode(parent), self.entry_key(parent, name)];
-        let (locks, decision) =
-            self.decide(&keys, |rows, now| remove(rows, parent, name, what, now))?;
-        self.carry_out(&locks, decision)
+        let mut decision = Decision::default();
+        let (locks, ()) = self.decide(&keys, &mut decision, |rows, decision, now| {
+            remove(rows, decision, parent, name, what, now)
+        })?;
+        self.carry_out(&locks, &mut decision)
     }
 
     pub(crate) fn do_rename(
@@ -142,10 +148,15 @@ impl VarveFs {
             self.entry_key(from.dir, from.name),
             self.entry_key(to.dir, to.name),
         ];
-        match self.decide(&keys, |rows, now| rename(rows, from, to, mode, now))? {
-            (locks, Some(decision)) => self.carry_out(&locks, decision),
-            (_, None) => Ok(()),
+        let mut decision = Decision::default();
+        let (locks, ()) = self.decide(&keys, &mut decision, |rows, decision, now| {
+            rename(rows, decision, from, to, mode, now)
+        })?;
+        // Nothing changes where both names are of one inode.
+        if decision.changes.dirs.is_empty() {
+            return Ok(());
         }
+        self.carry_out(&locks, &mut decision)
     }
 
     /// The row in which `name` in `dir` is.

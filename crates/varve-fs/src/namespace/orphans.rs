@@ -1,6 +1,6 @@
 //! Inodes without a name that somebody holds: removed once the last lookup and the last handle are gone.
 
-use varve_namespace::reap;
+use varve_namespace::{Decision, reap};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
@@ -24,8 +24,9 @@ impl VarveFs {
         if let Err(error) = self.take_from_object(&mut inode) {
             log::warn!("an orphan's object cannot be asked for its size: {error}");
         }
-        let decision = reap(self, inode)?;
-        self.commit(decision.changes)?;
+        let mut decision = Decision::default();
+        reap(self, &mut decision, inode)?;
+        self.commit(&mut decision.changes)?;
         self.follow(decision.effects)
     }
 

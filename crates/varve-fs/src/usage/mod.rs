@@ -126,13 +126,13 @@ impl Accounts {
 
     /// Writes all of `changes`, which are done then, or nothing, with what they charge; `QuotaExceeded` if that does not
     /// fit. REQUIRES: the locks of the rows in it, and of the inode rows of the directories charged.
-    pub(crate) fn commit(&self, mut changes: Changes) -> FsResult<()> {
-        let reserved = self.reserve(&changes)?;
-        let begun = self.settle_charges(&mut changes)?;
+    pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
+        let reserved = self.reserve(changes)?;
+        let begun = self.settle_charges(changes)?;
         let propagated = std::mem::take(&mut changes.propagated);
         let removed = changes.standing != Standing::Propagated;
         if self.store.meets_locks() {
-            self.note_counted(&mut changes)?;
+            self.note_counted(changes)?;
         }
         for dir in &propagated {
             if let Some(slot) = self.marks.slot(*dir) {
@@ -143,11 +143,10 @@ impl Accounts {
             }
         }
         changes.put_dirs();
-        let dirs = std::mem::take(&mut changes.dirs);
-        let before = self.dirs.before(&dirs);
+        let before = self.dirs.before(&changes.dirs);
         let batch = to_batch(changes, (self.meta, self.data));
         self.store.write(batch).map_err(error::store)?;
-        self.dirs.keep(dirs.into_iter(), &before);
+        self.dirs.keep(changes.dirs.drain(..), &before);
         begun.keep();
         if let Some(reserved) = reserved {
             reserved.keep();

@@ -110,7 +110,7 @@ impl Accounts {
             inode.content = Content::Directory(DirInfo { pending: UsageChange::default(), ..info });
             changes.put_inode(&inode);
             changes.propagated.push(dir);
-            self.commit(changes)?;
+            self.commit(&mut changes)?;
             let passes_on = parent != InodeId::ROOT && !info.pending.is_zero();
             return Ok(passes_on.then_some(parent));
         }

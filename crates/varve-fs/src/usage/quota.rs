@@ -309,7 +309,7 @@ impl VarveFs {
             changes.put_meta(RowKey::limits(top), limits.encode());
             Some(Domain { top, limits, used: Mutex::new(self.recorded_usage(top)?) })
         };
-        self.commit(changes)?;
+        self.commit(&mut changes)?;
         self.accounts.quotas.put(top, domain);
         Ok(())
     }

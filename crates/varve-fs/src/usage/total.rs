@@ -98,7 +98,7 @@ impl VarveFs {
         let mut changes = Changes::new();
         changes.standing = Standing::Happened;
         self.stage(&mut changes, &mut held)?;
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// Where a large file that is open for writing counts, and by how much its row was behind.

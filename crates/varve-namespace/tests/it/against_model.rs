@@ -34,13 +34,9 @@ fn name(text: &str) -> FileName<'_> {
     FileName::new(text.as_bytes()).unwrap()
 }
 
-fn parts(decision: Decision) -> (Changes, Vec<varve_namespace::Effect>) {
-    (decision.changes, decision.effects.into_vec())
-}
-
 /// Both are refused for the same reason, or neither is.
-fn same<T: std::fmt::Debug>(ours: &FsResult<()>, theirs: &FsResult<T>, what: &str) -> bool {
-    let ours = ours.as_ref().map_err(FsError::errno);
+fn same<O, T>(ours: &FsResult<O>, theirs: &FsResult<T>, what: &str) -> bool {
+    let ours = ours.as_ref().map(|_| &()).map_err(FsError::errno);
     let theirs = theirs.as_ref().map(|_| &()).map_err(FsError::errno);
     assert_eq!(ours, theirs, "{what}");
     ours.is_ok()
@@ -78,15 +74,9 @@ impl Pair {
                 (NewInode { kind, perm: 0o777, rdev: 0, content }, false, Some(b"somewhere"))
             }
         };
-        let mut made = None;
-        let ours = self.map.run(
-            &self.keys(rng, &[(dir, text)]),
-            |map, now| create(map, CALLER, dir, name(text), &new, now),
-            |Created { inode, place, changes }| {
-                made = Some((inode, place));
-                (changes, Vec::new())
-            },
-        );
+        let ours = self.map.run(&self.keys(rng, &[(dir, text)]), |map, decision, now| {
+            create(map, &mut decision.changes, CALLER, dir, name(text), &new, now)
+        });
         let parent = self.model_of(dir);
         let theirs = match (is_dir, target) {
             (true, _) => self.model.mkdir(CALLER, parent, name(text), 0o777),
@@ -94,7 +84,7 @@ impl Pair {
             _ => self.model.mknod(CALLER, parent, name(text), 0o100_666, 0),
         };
         if same(&ours, &theirs, "create") {
-            let (inode, place) = made.unwrap();
+            let Created { inode, place } = ours.unwrap();
             self.map.used_ino();
             self.map.places.insert(inode.ino, place);
             let theirs = theirs.unwrap().attr.ino;
@@ -105,11 +95,9 @@ impl Pair {
 
     fn remove(&mut self, rng: &mut Rng, dir: InodeId, text: &str) {
         let what = if rng.chance(50) { Remove::File } else { Remove::Directory };
-        let ours = self.map.run(
-            &self.keys(rng, &[(dir, text)]),
-            |map, now| remove(map, dir, name(text), what, now),
-            parts,
-        );
+        let ours = self.map.run(&self.keys(rng, &[(dir, text)]), |map, decision, now| {
+            remove(map, decision, dir, name(text), what, now)
+        });
         let parent = self.model_of(dir);
         let theirs = match what {
             Remove::File => self.model.unlink(parent, name(text)),
@@ -119,11 +107,9 @@ impl Pair {
     }
 
     fn link(&mut self, rng: &mut Rng, ino: InodeId, dir: InodeId, text: &str) {
-        let ours = self.map.run(
-            &self.keys(rng, &[(dir, text)]),
-            |map, now| link(map, ino, dir, name(text), now),
-            |(_, decision)| parts(decision),
-        );
+        let ours = self.map.run(&self.keys(rng, &[(dir, text)]), |map, decision, now| {
+            link(map, decision, ino, dir, name(text), now)
+        });
         let theirs = self.model.link(self.model_of(ino), self.model_of(dir), name(text));
         if same(&ours, &theirs, "link") {
             self.model.forget(theirs.unwrap().attr.ino, 1);
@@ -141,11 +127,9 @@ impl Pair {
         let pick = |text: &str| NAMES.iter().find(|name| **name == text).copied().unwrap();
         let (source, target) = (end((from.0, pick(from.1))), end((to.0, pick(to.1))));
         let before = self.map.next_ino();
-        let ours = self.map.run(
-            &self.keys(rng, &[from, to]),
-            |map, now| rename(map, source, target, mode, now),
-            |decision| decision.map_or_else(Default::default, parts),
-        );
+        let ours = self.map.run(&self.keys(rng, &[from, to]), |map, decision, now| {
+            rename(map, decision, source, target, mode, now)
+        });
         let (parent, new_parent) = (self.model_of(from.0), self.model_of(to.0));
         let theirs = self.model.rename(parent, name(from.1), new_parent, name(to.1), mode);
         if same(&ours, &theirs, "rename") && mode.whiteout_by().is_some() {
@@ -180,10 +164,10 @@ impl Pair {
             InodeLocation::Entry { key, .. } => *key,
             _ => RowKey::inode(ino),
         };
-        let operation = |map: &Map, _| {
+        let operation = |map: &Map, decision: &mut Decision, _| {
             let mut inode = map.find(ino).unwrap();
-            let mut changes = Changes::new();
-            change(map, &mut changes, &mut inode)?;
+            let changes = &mut decision.changes;
+            change(map, changes, &mut inode)?;
             match &place {
                 InodeLocation::Entry { key, slot } => {
                     let mut row = map.names(*key);
@@ -192,9 +176,9 @@ impl Pair {
                 }
                 _ => changes.put_inode(&inode),
             }
-            Ok(changes)
+            Ok(())
         };
-        self.map.run(&[key], operation, |changes| (changes, Vec::new()))
+        self.map.run(&[key], operation)
     }
 
     fn set_attributes(&mut self, rng: &mut Rng, ino: InodeId) {
@@ -247,8 +231,9 @@ impl Pair {
             self.map.open.remove(&ino);
             let orphan = self.map.own(ino).filter(|inode| inode.nlink == 0);
             if let Some(inode) = orphan {
-                let reaped =
-                    self.map.run(&[RowKey::inode(ino)], |map, _| reap(map, inode.clone()), parts);
+                let reaped = self.map.run(&[RowKey::inode(ino)], |map, decision, _| {
+                    reap(map, decision, inode.clone())
+                });
                 reaped.unwrap();
             }
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use varve_namespace::directory::apply_charge;
-use varve_namespace::{Changes, Effect, Locked, Need, Outcome, Rows, Space, Stop};
+use varve_namespace::{Changes, Decision, Effect, Locked, Need, Outcome, Rows, Space, Stop};
 use varve_schema::key::MetaRow;
 use varve_schema::{
     Content, DirInfo, EntryRow, FileKind, Inode, InodeLocation, NameHasher, ParentRow, RowKey,
@@ -96,20 +96,19 @@ impl Map {
     pub(crate) fn run<T>(
         &mut self,
         first: &[RowKey],
-        operation: impl Fn(&Map, Timestamp) -> Outcome<T>,
-        take: impl FnOnce(T) -> (Changes, Vec<Effect>),
-    ) -> FsResult<()> {
+        operation: impl Fn(&Map, &mut Decision, Timestamp) -> Outcome<T>,
+    ) -> FsResult<T> {
         *self.locked.get_mut() = first.iter().copied().collect();
         self.tree.set(false);
         self.clock += 1;
         let now = Timestamp::new(self.clock as i64, 0).unwrap();
         for _ in 0..TRIES_MAX {
-            match operation(self, now) {
+            let mut decision = Decision::default();
+            match operation(self, &mut decision, now) {
                 Ok(decided) => {
-                    let (changes, effects) = take(decided);
-                    self.apply(changes);
-                    effects.into_iter().for_each(|effect| self.follow(effect));
-                    return Ok(());
+                    self.apply(decision.changes);
+                    decision.effects.into_iter().for_each(|effect| self.follow(effect));
+                    return Ok(decided);
                 }
                 Err(Stop::Refused(error)) => return Err(error),
                 Err(Stop::Needs(Need::Rows(keys))) => {

@@ -11,7 +11,7 @@ use crate::error;
 use crate::fsck::fact::Spot;
 use crate::fsck::finding::At;
 use crate::fsck::volume::Volume;
-use crate::rows::to_batch;
+use crate::rows::whole_batch;
 
 /// See the module's comment.
 pub(super) struct Edit<'a> {
@@ -184,7 +184,7 @@ impl<'a> Edit<'a> {
                 self.changes.put_dirty(inode, key);
             }
         }
-        let batch = to_batch(self.changes, (self.volume.meta, self.volume.data));
+        let batch = whole_batch(self.changes, (self.volume.meta, self.volume.data));
         self.volume.store.write(batch).map_err(error::store)
     }
 }

@@ -44,7 +44,7 @@ use super::{CheckOptions, Doubt, Finding, Progress, Report, check_volume};
 use crate::fs::{VarveFs, invalid};
 use crate::lost::{LOST_NAME, Lost};
 use crate::options::MountOptions;
-use crate::rows::to_batch;
+use crate::rows::whole_batch;
 use crate::{error, ids};
 use aside::Aside;
 pub use engine::{dropped_views, repair_engine};
@@ -293,7 +293,7 @@ impl Repair<'_> {
     }
 
     fn commit(&self, changes: Changes) -> FsResult<()> {
-        self.write(to_batch(changes, (self.volume.meta, self.volume.data)))
+        self.write(whole_batch(changes, (self.volume.meta, self.volume.data)))
     }
 
     fn write(&self, batch: Batch) -> FsResult<()> {

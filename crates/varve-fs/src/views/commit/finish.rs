@@ -287,7 +287,7 @@ impl VarveFs {
         let mut changes = Changes::new();
         changes.reclaims_space = true;
         changes.delete_pending(ino);
-        self.commit(changes)
+        self.commit(&mut changes)
     }
 
     /// What the row of a large file claims that its object does not have. Of one whose row is in the entry of its name only
