@@ -167,8 +167,8 @@ impl Vfs for VarveFs {
         mode: RenameMode,
     ) -> FsResult<()> {
         self.enter();
-        let from = NameIn { dir: parent, name };
-        let to = NameIn { dir: new_parent, name: new_name };
+        let from = NameIn::new(&self.hasher, parent, name);
+        let to = NameIn::new(&self.hasher, new_parent, new_name);
         let renamed = self.do_rename(from, to, mode);
         self.moving(new_parent, new_name, self.moving(parent, name, renamed))
     }

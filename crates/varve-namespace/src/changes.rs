@@ -53,7 +53,7 @@ pub enum Standing {
 #[derive(Clone, Debug)]
 pub struct Changes {
     /// Rows to write, in order: of two on one key the later wins.
-    pub writes: SmallVec<[Write; 2]>,
+    pub writes: SmallVec<[Write; 4]>,
     /// Directories to write, each once.
     pub dirs: SmallVec<[Inode; 2]>,
     /// Changes of what lies directly in directories, each directory once.

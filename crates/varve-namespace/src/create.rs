@@ -2,16 +2,15 @@
 //! directory's own row).
 
 use varve_schema::{
-    Body, Content, DirInfo, EntryRow, FileKind, Inode, InodeLocation, Pending, RowKey, Times,
-    UsageChange,
+    Body, Content, DirInfo, EntryRow, FileKind, Inode, InodeLocation, Pending, Times, UsageChange,
 };
-use varve_types::{FileName, InodeId, Timestamp};
+use varve_types::{InodeId, Timestamp};
 use varve_vfs::{Caller, FsError};
 
 use crate::attrs::SET_GID;
 use crate::directory::{adjust_dir, dir_info_mut, directory, row_full};
 use crate::flags::{check_adds_name, inherited};
-use crate::{Changes, Locked, Outcome, acl};
+use crate::{Changes, Locked, NameIn, Outcome, acl};
 
 /// What a new inode is to be.
 #[derive(Clone, Debug)]
@@ -53,21 +52,19 @@ pub struct Created {
     pub place: InodeLocation,
 }
 
-/// Makes `new` under `name` in `parent`. `Exists` if the name is taken.
+/// Makes `new` under the name `at`. `Exists` if the name is taken.
 pub fn create(
     host: &impl Locked,
     changes: &mut Changes,
     caller: Caller,
-    parent: InodeId,
-    name: FileName<'_>,
+    at: NameIn<'_>,
     new: &NewInode,
     now: Timestamp,
 ) -> Outcome<Created> {
-    let suffix = host.hasher().entry(name.as_bytes());
-    let key = RowKey::entry(parent, suffix);
-    let mut dir = directory(host, parent)?;
+    let key = at.key();
+    let mut dir = directory(host, at.dir)?;
     let mut row = host.entry_row(key)?;
-    if row.find(name.as_bytes()).is_some() {
+    if row.find(at.bytes()).is_some() {
         return Err(FsError::Exists.into());
     }
     check_adds_name(&dir)?;
@@ -76,12 +73,12 @@ pub fn create(
     let is_dir = inode.kind == FileKind::Directory;
     if is_dir {
         let info = dir_info_mut(&mut inode)?;
-        (info.parent, info.suffix) = (parent, Some(suffix));
+        (info.parent, info.suffix) = (at.dir, Some(at.suffix));
         changes.put_inode(&inode);
     }
     let slot = match row.is_empty() {
         true => {
-            changes.put_row(key, EntryRow::encode_new(name.as_bytes(), &inode).into());
+            changes.put_row(key, EntryRow::encode_new(at.bytes(), &inode).into());
             0
         }
         false => {
@@ -89,14 +86,14 @@ pub fn create(
                 true => Body::Reference { ino: inode.ino, kind: inode.kind },
                 false => Body::Inline(inode.clone()),
             };
-            let slot = row.insert(name.as_bytes(), body).ok_or_else(|| row_full(&row))?;
+            let slot = row.insert(at.bytes(), body).ok_or_else(|| row_full(&row))?;
             changes.put_entry_row(key, &row);
             slot
         }
     };
     adjust_dir(&mut dir, 1, i32::from(is_dir), now)?;
     changes.put_dir(dir);
-    changes.charge(parent, if is_dir { UsageChange::DIR } else { UsageChange::file(inode.size) });
+    changes.charge(at.dir, if is_dir { UsageChange::DIR } else { UsageChange::file(inode.size) });
     let place = if is_dir { InodeLocation::Own } else { InodeLocation::Entry { key, slot } };
     Ok(Created { inode, place })
 }

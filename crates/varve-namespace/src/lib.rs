@@ -28,6 +28,7 @@ pub mod directory;
 pub mod flags;
 mod link;
 pub mod merge;
+mod name;
 mod parents;
 mod remove;
 mod rename;
@@ -42,9 +43,10 @@ pub use changes::{Changes, Space, Standing, Write};
 pub use create::{Created, NewInode, create, create_unnamed};
 pub use decision::{Decision, Effect};
 pub use link::link;
+pub use name::NameIn;
 pub use parents::Parents;
-pub use remove::{Lost, Remove, delete_content, reap, remove};
-pub use rename::{NameIn, rename};
+pub use remove::{Remove, delete_content, reap, remove};
+pub use rename::rename;
 pub use rows::{Locked, Need, Outcome, Rows, Stop};
 
 /// A row that the store gave back whole but that makes no sense.

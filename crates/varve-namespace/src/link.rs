@@ -7,26 +7,25 @@
 //!
 //! Source: TableFS 4.2.3. Departure: the parent pointers.
 
-use varve_schema::{Body, EntryRow, FileKind, Inode, InodeLocation, RowKey, UsageChange};
+use varve_schema::{Body, EntryRow, FileKind, Inode, InodeLocation, UsageChange};
 use varve_types::limits::LINKS_MAX;
-use varve_types::{FileName, InodeId, Timestamp};
+use varve_types::{InodeId, Timestamp};
 use varve_vfs::FsError;
 
 use crate::directory::{adjust_dir, directory, row_full};
 use crate::flags::{check_adds_name, check_links};
-use crate::{Changes, Decision, Effect, Locked, Outcome, Parents, charge_growth};
+use crate::{Changes, Decision, Effect, Locked, NameIn, Outcome, Parents, charge_growth};
 
-/// Gives `ino` the name `name` in `parent`. Returns the inode as it is then.
+/// Gives `ino` the name `at` too. Returns the inode as it is then.
 pub fn link(
     host: &impl Locked,
     decision: &mut Decision,
     ino: InodeId,
-    parent: InodeId,
-    name: FileName<'_>,
+    at: NameIn<'_>,
     now: Timestamp,
 ) -> Outcome<Inode> {
-    let key = RowKey::entry(parent, host.hasher().entry(name.as_bytes()));
-    let mut dir = directory(host, parent)?;
+    let key = at.key();
+    let mut dir = directory(host, at.dir)?;
     let mut row = host.entry_row(key)?;
     // The inode's row of its own is written whether there is one yet or not.
     let own = host.inode(ino)?;
@@ -41,7 +40,7 @@ pub fn link(
         host.check_none_written_elsewhere(row)?;
     }
     host.check_written_elsewhere(&inode)?;
-    if row.find(name.as_bytes()).is_some() {
+    if row.find(at.bytes()).is_some() {
         return Err(FsError::Exists.into());
     }
     check_adds_name(&dir)?;
@@ -51,17 +50,17 @@ pub fn link(
         return Err(FsError::TooManyLinks.into());
     }
     if let Some(counted) = place.counted_in(&inode)
-        && host.crosses_limits(counted, parent)?
+        && host.crosses_limits(counted, at.dir)?
     {
         return Err(FsError::CrossesLimits.into());
     }
     let changes = &mut decision.changes;
     let names = first.as_mut().unwrap_or(&mut row);
-    count_link(host, changes, &mut inode, (&place, names), (parent, name))?;
+    count_link(host, changes, &mut inode, (&place, names), at)?;
     inode.nlink += 1;
     inode.times.ctime = now;
     let reference = Body::Reference { ino, kind: inode.kind };
-    row.insert(name.as_bytes(), reference).ok_or_else(|| row_full(&row))?;
+    row.insert(at.bytes(), reference).ok_or_else(|| row_full(&row))?;
     adjust_dir(&mut dir, 1, 0, now)?;
     changes.put_inode(&inode);
     changes.put_dir(dir);
@@ -73,14 +72,14 @@ pub fn link(
     Ok(inode)
 }
 
-/// Gives `inode` a parent pointer to its new name `(parent, name)`, and makes that its home if it had no name.
+/// Gives `inode` a parent pointer to its new name `at`, and makes that its home if it had no name.
 /// An inode that lies in the entry row `first` gets a row of its own, and a pointer and home there too.
 fn count_link(
     host: &impl Locked,
     changes: &mut Changes,
     inode: &mut Inode,
     (place, first): (&InodeLocation, &mut EntryRow),
-    (parent, name): (InodeId, FileName<'_>),
+    at: NameIn<'_>,
 ) -> Outcome<()> {
     let ino = inode.ino;
     let mut parents = Parents::new(host, ino);
@@ -89,13 +88,13 @@ fn count_link(
         inode.home = Some(parents.add(InodeId::new(key.prefix()), &named)?);
         first.set_body(*slot, Body::Reference { ino, kind: inode.kind });
     }
-    let added = parents.add(parent, name.as_bytes())?;
+    let added = parents.add(at.dir, at.bytes())?;
     parents.stage(changes);
     // One that has names which are still to come has no home either once all others are gone.
     if inode.home.is_none() {
         inode.home = Some(added);
-        changes.charge(parent, UsageChange::file(inode.size));
-        charge_growth(host, changes, inode, parent)?;
+        changes.charge(at.dir, UsageChange::file(inode.size));
+        charge_growth(host, changes, inode, at.dir)?;
     }
     // It is pending as an orphan no more, or in another place than before.
     if inode.nlink == 0 || inode.content.is_dirty() {

@@ -11,24 +11,13 @@
 //! Gone means: no row of the inode is left, and its object, if it has one, is queued for the reaper. A
 //! crash leaves orphans and queued objects with their pending rows, which the next mount finds.
 
-use varve_schema::{Body, Content, FileKind, Inode, Pending, RowKey, UsageChange};
-use varve_types::{FileName, InodeId, Timestamp};
+use varve_schema::{Body, Content, FileKind, Inode, Pending, UsageChange};
+use varve_types::Timestamp;
 use varve_vfs::FsError;
 
 use crate::directory::{adjust_dir, dangling, directory};
 use crate::flags::check_takes_name;
-use crate::{Changes, Decision, Effect, Locked, Outcome, Parents, Rows, Standing, xattr};
-
-/// A name that an inode is about to lose.
-#[derive(Clone, Copy, Debug)]
-pub struct Lost<'a> {
-    /// The directory that holds it.
-    pub dir: InodeId,
-    /// The name.
-    pub name: FileName<'a>,
-    /// The inode is in a row of its own.
-    pub own: bool,
-}
+use crate::{Changes, Decision, Effect, Locked, NameIn, Outcome, Parents, Rows, Standing, xattr};
 
 /// What is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,19 +28,18 @@ pub enum Remove {
     Directory,
 }
 
-/// Removes `name` from `parent`.
+/// Removes the name `at`.
 pub fn remove(
     host: &impl Locked,
     decision: &mut Decision,
-    parent: InodeId,
-    name: FileName<'_>,
+    at: NameIn<'_>,
     what: Remove,
     now: Timestamp,
 ) -> Outcome<()> {
-    let key = RowKey::entry(parent, host.hasher().entry(name.as_bytes()));
-    let mut dir = directory(host, parent)?;
+    let key = at.key();
+    let mut dir = directory(host, at.dir)?;
     let mut row = host.entry_row(key)?;
-    let named = row.find(name.as_bytes()).ok_or(FsError::NotFound)?;
+    let named = row.find(at.bytes()).ok_or(FsError::NotFound)?;
     let is_dir = named.body.kind() == FileKind::Directory;
     match (what, is_dir) {
         (Remove::File, true) => return Err(FsError::IsDirectory.into()),
@@ -59,7 +47,7 @@ pub fn remove(
         _ => {}
     }
     host.check_none_written_elsewhere(&row)?;
-    let named = row.remove(name.as_bytes()).ok_or(FsError::NotFound)?;
+    let named = row.remove(at.bytes()).ok_or(FsError::NotFound)?;
     let (inode, own) = match named.body {
         Body::Inline(inode) => (inode, false),
         Body::Reference { ino, .. } => {
@@ -79,16 +67,17 @@ pub fn remove(
     adjust_dir(&mut dir, -1, -i32::from(is_dir), now)?;
     changes.put_dir(dir);
     changes.reclaims_space = true;
-    take_name(host, decision, inode, Lost { dir: parent, name, own }, now)
+    take_name(host, decision, inode, (at, own), now)
 }
 
-/// Adds to `decision` what the loss of one name means for `inode`. A directory must be empty.
+/// Adds to `decision` what the loss of the name `lost` means for `inode`, which is in its `own` row or in that of the name. A
+/// directory must be empty.
 /// REQUIRES: the locks of the row it is in and of its directory's.
 pub(crate) fn take_name(
     host: &impl Locked,
     decision: &mut Decision,
     mut inode: Inode,
-    lost: Lost<'_>,
+    (lost, own): (NameIn<'_>, bool),
     now: Timestamp,
 ) -> Outcome<()> {
     let changes = &mut decision.changes;
@@ -109,7 +98,7 @@ pub(crate) fn take_name(
         decision.effects.push(Effect::Gone { inode: Box::new(inode), has_object: false });
         return Ok(());
     }
-    uncount(host, changes, &mut inode, lost)?;
+    uncount(host, changes, &mut inode, (lost, own))?;
     inode.nlink = inode.nlink.saturating_sub(1);
     if inode.nlink > 0 {
         changes.put_inode(&inode);
@@ -125,7 +114,7 @@ pub(crate) fn take_name(
     }
     host.refresh_from_object(&mut inode);
     let has_object = delete_content(host, changes, &inode)?;
-    if lost.own {
+    if own {
         changes.delete_inode(inode.ino);
     }
     decision.effects.push(Effect::Gone { inode: Box::new(inode), has_object });
@@ -137,15 +126,15 @@ fn uncount(
     host: &impl Locked,
     changes: &mut Changes,
     inode: &mut Inode,
-    lost: Lost<'_>,
+    (lost, own): (NameIn<'_>, bool),
 ) -> Outcome<()> {
     let file = UsageChange::file(inode.size);
-    if !lost.own {
+    if !own {
         changes.charge(lost.dir, file.negated());
         return Ok(());
     }
     let mut parents = Parents::new(host, inode.ino);
-    parents.remove(lost.dir, lost.name.as_bytes())?;
+    parents.remove(lost.dir, lost.bytes())?;
     if let Some(home) = inode.home {
         inode.home = if inode.nlink > 1 { parents.home_after(home)? } else { None };
         match inode.home {

@@ -11,49 +11,17 @@
 //! directories' counts, the moved directory's new place, and what counts for it.
 
 use smallvec::SmallVec;
-use varve_schema::{
-    Body, Content, EntryRow, EntrySuffix, FileKind, Inode, InodeLocation, RowKey, UsageChange,
-};
-use varve_types::{FileName, InodeId, Timestamp};
+use varve_schema::{Body, Content, EntryRow, FileKind, Inode, InodeLocation, UsageChange};
+use varve_types::{InodeId, Timestamp};
 use varve_vfs::{Caller, FsError, RenameMode};
 
 use crate::create::{NewInode, new_inode};
 use crate::directory::{adjust_dir, dangling, directory, is_above, row_full};
 use crate::flags::{check_adds_name, check_takes_name};
-use crate::remove::{Lost, take_name};
-use crate::{Changes, Decision, Effect, Locked, Need, Outcome, Parents, Stop, charge_growth};
-
-/// A name in a directory.
-#[derive(Clone, Copy, Debug)]
-pub struct NameIn<'a> {
-    /// The directory.
-    pub dir: InodeId,
-    /// The name.
-    pub name: FileName<'a>,
-}
-
-/// One end of a rename.
-#[derive(Clone, Copy)]
-struct End<'a> {
-    dir: InodeId,
-    name: FileName<'a>,
-    suffix: EntrySuffix,
-}
-
-impl<'a> End<'a> {
-    fn new(host: &impl Locked, at: NameIn<'a>) -> End<'a> {
-        End { dir: at.dir, name: at.name, suffix: host.hasher().entry(at.name.as_bytes()) }
-    }
-
-    fn key(&self) -> RowKey {
-        RowKey::entry(self.dir, self.suffix)
-    }
-
-    /// The name at this end as one that `child` loses.
-    fn lost(&self, child: &Child) -> Lost<'a> {
-        Lost { dir: self.dir, name: self.name, own: child.own }
-    }
-}
+use crate::remove::take_name;
+use crate::{
+    Changes, Decision, Effect, Locked, NameIn, Need, Outcome, Parents, Stop, charge_growth,
+};
 
 /// The rows of a rename, each once: with one directory or one entry row, both ends share it.
 struct EndRows {
@@ -62,7 +30,7 @@ struct EndRows {
 }
 
 impl EndRows {
-    fn read(host: &impl Locked, from: &End<'_>, to: &End<'_>) -> Outcome<EndRows> {
+    fn read(host: &impl Locked, from: NameIn<'_>, to: NameIn<'_>) -> Outcome<EndRows> {
         let mut rows = EndRows { dirs: SmallVec::new(), entries: SmallVec::new() };
         rows.dirs.push(directory(host, from.dir)?);
         if to.dir != from.dir {
@@ -96,7 +64,7 @@ impl EndRows {
         }
     }
 
-    fn put(self, changes: &mut Changes, from: &End<'_>, to: &End<'_>) {
+    fn put(self, changes: &mut Changes, from: NameIn<'_>, to: NameIn<'_>) {
         for dir in self.dirs {
             changes.put_dir(dir);
         }
@@ -116,8 +84,8 @@ struct Child {
 }
 
 impl Child {
-    fn read(host: &impl Locked, row: &EntryRow, end: &End<'_>) -> Outcome<Option<Child>> {
-        let Some(named) = row.find(end.name.as_bytes()) else { return Ok(None) };
+    fn read(host: &impl Locked, row: &EntryRow, end: NameIn<'_>) -> Outcome<Option<Child>> {
+        let Some(named) = row.find(end.bytes()) else { return Ok(None) };
         let (inode, own) = match &named.body {
             Body::Inline(inode) => (inode.clone(), false),
             Body::Reference { ino, kind } => {
@@ -146,7 +114,6 @@ pub fn rename(
     mode: RenameMode,
     now: Timestamp,
 ) -> Outcome<()> {
-    let (from, to) = (&End::new(host, from), &End::new(host, to));
     let mut rows = EndRows::read(host, from, to)?;
     let source = Child::read(host, &rows.entries[0], from)?.ok_or(FsError::NotFound)?;
     let target = Child::read(host, rows.target_row(), to)?;
@@ -182,8 +149,8 @@ pub fn rename(
 /// directory that holds the source. REQUIRES: no directory gets another parent meanwhile.
 fn check_ancestry(
     host: &impl Locked,
-    (source, from): (&Child, &End<'_>),
-    (target_dir, to): (Option<&Child>, &End<'_>),
+    (source, from): (&Child, NameIn<'_>),
+    (target_dir, to): (Option<&Child>, NameIn<'_>),
     mode: RenameMode,
 ) -> Outcome<()> {
     if source.is_dir() && is_above(host, source.inode.ino, to.dir)? {
@@ -203,13 +170,13 @@ fn replace(
     host: &impl Locked,
     decision: &mut Decision,
     mut rows: EndRows,
-    (from, source): (&End<'_>, Child),
-    (to, target): (&End<'_>, Option<Child>),
+    (from, source): (NameIn<'_>, Child),
+    (to, target): (NameIn<'_>, Option<Child>),
     (whiteout_by, now): (Option<Caller>, Timestamp),
 ) -> Outcome<()> {
     let is_dir = i32::from(source.is_dir());
     adjust_dir(&mut rows.dirs[0], -1, -is_dir, now)?;
-    rows.entries[0].remove(from.name.as_bytes());
+    rows.entries[0].remove(from.bytes());
     if let Some(target) = target {
         match (source.is_dir(), target.is_dir()) {
             (true, false) => return Err(FsError::NotDirectory.into()),
@@ -218,15 +185,14 @@ fn replace(
         }
         decision.changes.reclaims_space = true;
         adjust_dir(rows.target_dir(), -1, -i32::from(target.is_dir()), now)?;
-        rows.target_row().remove(to.name.as_bytes());
-        let lost = to.lost(&target);
-        take_name(host, decision, target.inode, lost, now)?;
+        rows.target_row().remove(to.bytes());
+        take_name(host, decision, target.inode, (to, target.own), now)?;
     }
     adjust_dir(rows.target_dir(), 1, is_dir, now)?;
     let (ino, own) = (source.inode.ino, source.own);
     let body = settle(host, &mut decision.changes, source, (from, to), now)?;
     let row = rows.target_row();
-    let slot = row.insert(to.name.as_bytes(), body).ok_or_else(|| row_full(row))?;
+    let slot = row.insert(to.bytes(), body).ok_or_else(|| row_full(row))?;
     if let Some(caller) = whiteout_by {
         leave_whiteout(host, &mut decision.changes, &mut rows, from, (caller, now))?;
     }
@@ -240,12 +206,12 @@ fn leave_whiteout(
     host: &impl Locked,
     changes: &mut Changes,
     rows: &mut EndRows,
-    from: &End<'_>,
+    from: NameIn<'_>,
     (caller, now): (Caller, Timestamp),
 ) -> Outcome<()> {
     let inode = new_inode(host, changes, caller, &rows.dirs[0], &NewInode::whiteout(), now)?;
     let row = &mut rows.entries[0];
-    row.insert(from.name.as_bytes(), Body::Inline(inode)).ok_or_else(|| row_full(row))?;
+    row.insert(from.bytes(), Body::Inline(inode)).ok_or_else(|| row_full(row))?;
     adjust_dir(&mut rows.dirs[0], 1, 0, now)?;
     changes.charge(from.dir, UsageChange::file(0));
     Ok(())
@@ -255,8 +221,8 @@ fn exchange(
     host: &impl Locked,
     decision: &mut Decision,
     mut rows: EndRows,
-    (from, source): (&End<'_>, Child),
-    (to, target): (&End<'_>, Child),
+    (from, source): (NameIn<'_>, Child),
+    (to, target): (NameIn<'_>, Child),
     now: Timestamp,
 ) -> Outcome<()> {
     let difference = i32::from(target.is_dir()) - i32::from(source.is_dir());
@@ -280,7 +246,7 @@ fn settle(
     host: &impl Locked,
     changes: &mut Changes,
     mut child: Child,
-    (from, to): (&End<'_>, &End<'_>),
+    (from, to): (NameIn<'_>, NameIn<'_>),
     now: Timestamp,
 ) -> Outcome<Body> {
     let crosses = host.crosses_limits(from.dir, to.dir)?;
@@ -300,10 +266,10 @@ fn settle(
             return Err(FsError::CrossesLimits.into());
         }
         let mut parents = Parents::new(host, inode.ino);
-        parents.remove(from.dir, from.name.as_bytes())?;
-        let added = parents.add(to.dir, to.name.as_bytes())?;
-        let was_home = home.dir == from.dir
-            && home.hash == host.hasher().parent(from.dir, from.name.as_bytes());
+        parents.remove(from.dir, from.bytes())?;
+        let added = parents.add(to.dir, to.bytes())?;
+        let was_home =
+            home.dir == from.dir && home.hash == host.hasher().parent(from.dir, from.bytes());
         if was_home {
             inode.home = Some(added);
             changes.move_charge(from.dir, to.dir, file);
@@ -330,7 +296,7 @@ fn settle(
 }
 
 /// Records where an inode is that has no row of its own.
-fn follow(decision: &mut Decision, (ino, own): (InodeId, bool), end: &End<'_>, slot: u8) {
+fn follow(decision: &mut Decision, (ino, own): (InodeId, bool), end: NameIn<'_>, slot: u8) {
     if !own {
         let to = InodeLocation::Entry { key: end.key(), slot };
         decision.effects.push(Effect::Moved { ino, to });

@@ -73,10 +73,11 @@ impl VarveFs {
     ) -> FsResult<(Entry, T)> {
         self.writable()?;
         self.check_name(parent, name)?;
-        let keys = [RowKey::inode(parent), self.entry_key(parent, name)];
+        let at = NameIn::new(&self.hasher, parent, name);
+        let keys = [RowKey::inode(parent), at.key()];
         let mut decision = Decision::default();
         let (_locks, created) = self.decide(&keys, &mut decision, |rows, decision, now| {
-            create(rows, &mut decision.changes, caller, parent, name, new, now)
+            create(rows, &mut decision.changes, caller, at, new, now)
         })?;
         self.commit(&mut decision.changes)?;
         let Created { inode, place } = created;
@@ -95,8 +96,8 @@ impl VarveFs {
         if ino.is_made_up() {
             return Err(FsError::NotPermitted);
         }
-        let mut keys =
-            vec![RowKey::inode(parent), self.entry_key(parent, name), RowKey::inode(ino)];
+        let at = NameIn::new(&self.hasher, parent, name);
+        let mut keys = vec![RowKey::inode(parent), at.key(), RowKey::inode(ino)];
         if let Some(InodeLocation::Entry { key, .. }) = self.session.inodes.place(ino)? {
             keys.push(key);
         }
@@ -105,7 +106,7 @@ impl VarveFs {
         let growing = node.as_ref().map(|node| node.append.lock());
         let mut decision = Decision::default();
         let (locks, inode) = self.decide(&keys, &mut decision, |rows, decision, now| {
-            link(rows, decision, ino, parent, name, now)
+            link(rows, decision, ino, at, now)
         })?;
         self.carry_out(&locks, &mut decision)?;
         self.session.inodes.note_lookup(ino, InodeLocation::Own)?;
@@ -125,10 +126,11 @@ impl VarveFs {
     ) -> FsResult<()> {
         self.writable()?;
         self.check_name(parent, name)?;
-        let keys = [RowKey::inode(parent), self.entry_key(parent, name)];
+        let at = NameIn::new(&self.hasher, parent, name);
+        let keys = [RowKey::inode(parent), at.key()];
         let mut decision = Decision::default();
         let (locks, ()) = self.decide(&keys, &mut decision, |rows, decision, now| {
-            remove(rows, decision, parent, name, what, now)
+            remove(rows, decision, at, what, now)
         })?;
         self.carry_out(&locks, &mut decision)
     }
@@ -142,12 +144,7 @@ impl VarveFs {
         self.writable()?;
         self.check_name(from.dir, from.name)?;
         self.check_name(to.dir, to.name)?;
-        let keys = [
-            RowKey::inode(from.dir),
-            RowKey::inode(to.dir),
-            self.entry_key(from.dir, from.name),
-            self.entry_key(to.dir, to.name),
-        ];
+        let keys = [RowKey::inode(from.dir), RowKey::inode(to.dir), from.key(), to.key()];
         let mut decision = Decision::default();
         let (locks, ()) = self.decide(&keys, &mut decision, |rows, decision, now| {
             rename(rows, decision, from, to, mode, now)
@@ -157,10 +154,5 @@ impl VarveFs {
             return Ok(());
         }
         self.carry_out(&locks, &mut decision)
-    }
-
-    /// The row in which `name` in `dir` is.
-    fn entry_key(&self, dir: InodeId, name: FileName<'_>) -> RowKey {
-        RowKey::entry(dir, self.hasher.entry(name.as_bytes()))
     }
 }

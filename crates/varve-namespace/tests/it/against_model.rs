@@ -34,6 +34,10 @@ fn name(text: &str) -> FileName<'_> {
     FileName::new(text.as_bytes()).unwrap()
 }
 
+fn name_in<'a>(map: &Map, dir: InodeId, text: &'a str) -> NameIn<'a> {
+    NameIn::new(varve_namespace::Rows::hasher(map), dir, name(text))
+}
+
 /// Both are refused for the same reason, or neither is.
 fn same<O, T>(ours: &FsResult<O>, theirs: &FsResult<T>, what: &str) -> bool {
     let ours = ours.as_ref().map(|_| &()).map_err(FsError::errno);
@@ -75,7 +79,7 @@ impl Pair {
             }
         };
         let ours = self.map.run(&self.keys(rng, &[(dir, text)]), |map, decision, now| {
-            create(map, &mut decision.changes, CALLER, dir, name(text), &new, now)
+            create(map, &mut decision.changes, CALLER, name_in(map, dir, text), &new, now)
         });
         let parent = self.model_of(dir);
         let theirs = match (is_dir, target) {
@@ -96,7 +100,7 @@ impl Pair {
     fn remove(&mut self, rng: &mut Rng, dir: InodeId, text: &str) {
         let what = if rng.chance(50) { Remove::File } else { Remove::Directory };
         let ours = self.map.run(&self.keys(rng, &[(dir, text)]), |map, decision, now| {
-            remove(map, decision, dir, name(text), what, now)
+            remove(map, decision, name_in(map, dir, text), what, now)
         });
         let parent = self.model_of(dir);
         let theirs = match what {
@@ -108,7 +112,7 @@ impl Pair {
 
     fn link(&mut self, rng: &mut Rng, ino: InodeId, dir: InodeId, text: &str) {
         let ours = self.map.run(&self.keys(rng, &[(dir, text)]), |map, decision, now| {
-            link(map, decision, ino, dir, name(text), now)
+            link(map, decision, ino, name_in(map, dir, text), now)
         });
         let theirs = self.model.link(self.model_of(ino), self.model_of(dir), name(text));
         if same(&ours, &theirs, "link") {
@@ -123,12 +127,10 @@ impl Pair {
             3 => RenameMode::Whiteout { caller: CALLER, replaces: rng.chance(50) },
             _ => RenameMode::Replace,
         };
-        let end = |(dir, text): (InodeId, &'static str)| NameIn { dir, name: name(text) };
-        let pick = |text: &str| NAMES.iter().find(|name| **name == text).copied().unwrap();
-        let (source, target) = (end((from.0, pick(from.1))), end((to.0, pick(to.1))));
         let before = self.map.next_ino();
         let ours = self.map.run(&self.keys(rng, &[from, to]), |map, decision, now| {
-            rename(map, decision, source, target, mode, now)
+            let (from, to) = (name_in(map, from.0, from.1), name_in(map, to.0, to.1));
+            rename(map, decision, from, to, mode, now)
         });
         let (parent, new_parent) = (self.model_of(from.0), self.model_of(to.0));
         let theirs = self.model.rename(parent, name(from.1), new_parent, name(to.1), mode);
