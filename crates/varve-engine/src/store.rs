@@ -138,6 +138,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Makes everything written before durable. Concurrent calls share one sync.
     fn sync(&self) -> StoreResult<()>;
 
+    /// How many syncs have begun since the store was opened; none of them makes durable what is written later. `None`: every batch that
+    /// depends on data outside is synced with these.
+    fn syncs_begun(&self) -> Option<u64> {
+        None
+    }
+
     /// The rows of `range` as of now, in `direction`.
     fn scan(
         &self,

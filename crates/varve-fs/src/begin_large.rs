@@ -1,7 +1,10 @@
 //! Files that begin large, where the [predictor](varve_session::LargeFilePredictor) expects it.
 
+use std::sync::Arc;
+
+use varve_env::File;
 use varve_schema::{Content, Inode};
-use varve_session::Became;
+use varve_session::{Became, NodeState};
 use varve_types::InodeId;
 
 use crate::fs::VarveFs;
@@ -34,7 +37,7 @@ impl VarveFs {
         {
             let mut state = node.state();
             // Of what began as an object when it was made, what it becomes counts too.
-            state.began_in = Some(dir);
+            self.note_begin(&mut state, dir);
             // The kernel writes straight to none that is open otherwise.
             if state.cached > 0 {
                 return;
@@ -46,6 +49,11 @@ impl VarveFs {
         {
             log::debug!("inode {} begins small: {error}", held.inode.ino);
         }
+    }
+
+    /// Notes that a program opens an empty file in `dir` to write.
+    pub(crate) fn note_begin(&self, state: &mut NodeState<Arc<dyn File>>, dir: InodeId) {
+        (state.began_in, state.began_after) = (Some(dir), self.store.syncs_begun());
     }
 
     /// Notes what a file became that was empty when it was opened for writing in `dir`, and nobody writes to any more.

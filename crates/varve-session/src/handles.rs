@@ -46,6 +46,8 @@ pub struct NodeState<O> {
     pub replaced: bool,
     /// The directory in which somebody opened it to write when it was empty, until nobody writes to it.
     pub began_in: Option<InodeId>,
+    /// How many syncs of the store had begun then.
+    pub began_after: Option<u64>,
     /// Made without a name, so that it may still get one.
     pub linkable: bool,
     /// The bytes are in an object file.
@@ -70,6 +72,7 @@ impl<O> Default for NodeState<O> {
             straight_mappers: 0,
             replaced: false,
             began_in: None,
+            began_after: None,
             linkable: false,
             has_object: false,
             object: None,

@@ -202,6 +202,10 @@ impl Store for Branch {
         self.branches.external.set_for_branch(self.id, hook);
     }
 
+    fn syncs_begun(&self) -> Option<u64> {
+        Some(self.branches.metrics.syncs.get())
+    }
+
     fn is_room_scarce(&self) -> bool {
         self.branches.space.is_scarce().unwrap_or(false)
     }

@@ -98,6 +98,10 @@ impl Store for Db {
         self.inner.commits.work_is_due();
     }
 
+    fn syncs_begun(&self) -> Option<u64> {
+        Some(self.inner.metrics.syncs.get())
+    }
+
     fn is_room_scarce(&self) -> bool {
         self.inner.space.is_scarce().unwrap_or(false)
     }

@@ -6,6 +6,9 @@
 //! 3. The object is claimed (synced before batch 2 is durable).
 //! 4. Batch 2 makes the row say `Object`, removes the chunks and the pending row.
 //!
+//! Storage that loses its power while the machine goes on may keep batch 2 and lose the object, and where the log has no gap nothing
+//! tells. So an object whose bytes a sync may have made durable as rows is synced before batch 2 ([`VarveFs::may_be_durable`]).
+//!
 //! A crash before batch 2 leaves the file as it was and a pending row, by which the next mount removes the
 //! object. A power cut may take batch 1 but leave the object file's name; fsck reports that as room
 //! wasted, and the object is emptied if the file grows again.
@@ -14,6 +17,7 @@
 
 use varve_namespace::Changes;
 use varve_schema::{CHUNK_BYTES, Content, Inode, Pending};
+use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::fs::VarveFs;
@@ -75,6 +79,11 @@ impl VarveFs {
             object.set_len(held.inode.size).map_err(fail)?;
         }
         self.stamp_object(ino, object.as_ref(), held.inode.times.mtime)?;
+        // What a clone reads from its original may be of any length, and is copied anew.
+        let is_shared = matches!(held.inode.content, Content::Shared(_));
+        if len > 0 && !is_shared && self.may_be_durable(ino) {
+            self.objects.sync_with_name(ino, object.as_ref())?;
+        }
         let mut second = Changes::new();
         second.release_source(&held.inode);
         if let Content::Chunks = held.inode.content {
@@ -94,6 +103,17 @@ impl VarveFs {
             node.state().dirty_is_durable = dirty;
         }
         Ok(())
+    }
+
+    /// Whether a sync may have made bytes of the file durable as rows: one that began after a program opened the file when it
+    /// was empty, or any sync if no program did.
+    fn may_be_durable(&self, ino: InodeId) -> bool {
+        let Some(begun) = self.store.syncs_begun() else { return false };
+        let began = self.session.inodes.node(ino).and_then(|node| {
+            let state = node.state();
+            state.began_in.and(state.began_after)
+        });
+        began != Some(begun)
     }
 }
 

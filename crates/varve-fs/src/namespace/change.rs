@@ -37,7 +37,7 @@ impl VarveFs {
         self.make_under_locks(caller, parent, name, &new, |ino, place| {
             let node = self.session.inodes.note_new_and_open(ino, place);
             if flags.write {
-                node.state().began_in = Some(parent);
+                self.note_begin(&mut node.state(), parent);
             }
             self.add_handle(&node, flags, false)
         })
@@ -55,7 +55,7 @@ impl VarveFs {
         self.make_under_locks(caller, parent, name, &new, |ino, place| {
             let node = self.session.inodes.note_new_and_open(ino, place);
             let mut state = node.state();
-            state.began_in = Some(parent);
+            self.note_begin(&mut state, parent);
             state.writers += 1;
             drop(state);
             node

@@ -101,6 +101,17 @@ impl Objects {
         dirs.try_for_each(|dir| self.env.sync_dir(dir).map_err(|error| self.fail(dir, error)))
     }
 
+    /// Makes the bytes of an object durable with its name, before a row claims them.
+    pub(crate) fn sync_with_name(&self, ino: InodeId, object: &dyn File) -> FsResult<()> {
+        let path = self.path(ino);
+        // Of a view two more may have been made for it.
+        let made = if self.kept().is_some() { 3 } else { 5 };
+        let dirs: BTreeSet<PathBuf> =
+            path.ancestors().skip(1).take(made).map(Path::to_path_buf).collect();
+        let synced = self.sync_one(ino, object, true).and_then(|()| self.sync_dirs(&dirs));
+        synced.map_err(error::sync)
+    }
+
     fn sync_one(&self, ino: InodeId, object: &dyn File, data_only: bool) -> io::Result<()> {
         self.check_failed()?;
         let synced = if data_only { object.sync_data() } else { object.sync_all() };

@@ -499,6 +499,10 @@ impl Store for SerialStore {
         self.branch.sync()
     }
 
+    fn syncs_begun(&self) -> Option<u64> {
+        self.branch.syncs_begun()
+    }
+
     fn scan(
         &self,
         keyspace: KeyspaceId,

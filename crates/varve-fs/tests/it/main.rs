@@ -51,6 +51,7 @@ mod snapshots;
 mod store;
 mod support;
 mod transactions;
+mod unplugged;
 mod usage;
 mod views;
 mod write_skew;
