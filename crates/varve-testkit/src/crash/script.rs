@@ -254,6 +254,8 @@ impl<'a> Maker<'a> {
             return self.script.history.push(&self.model, &self.session.inodes());
         }
         let asked = op.clone();
+        // Where there was room for a part alone, the bytes may have moved as for the whole.
+        let reach = self.end_of(&asked, before).map_or(0, |(_, ends)| *ends.end());
         let op = fitted(op, fits);
         let end = self.end_of(&op, before);
         let is_changed = end.is_some();
@@ -267,7 +269,7 @@ impl<'a> Maker<'a> {
             if let Some((ino, ends)) = end {
                 let large_from = match self.new_large {
                     NewLarge::Always => Some(0),
-                    _ => Some(at).filter(|_| *ends.end() > self.threshold),
+                    _ => Some(at).filter(|_| reach > self.threshold),
                 };
                 history.note_end(ino, at, ends, large_from);
             }
