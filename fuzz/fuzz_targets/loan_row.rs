@@ -4,4 +4,4 @@
 #[allow(dead_code, reason = "each target calls one of the functions")]
 mod exercise;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| exercise::exercise(exercise::loan, data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| exercise::exercise(exercise::clone_reference, data));

@@ -258,6 +258,7 @@ impl Locked for LockedRows<'_> {
     }
 
     fn claim_directory(&self, dir: InodeId) -> Outcome<()> {
+        self.check_locked(RowKey::inode(dir))?;
         Ok(self.fs.claim_directory(dir)?)
     }
 

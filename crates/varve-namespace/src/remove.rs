@@ -51,11 +51,10 @@ pub fn remove(
     let (inode, own) = match named.body {
         Body::Inline(inode) => (inode, false),
         Body::Reference { ino, .. } => {
-            let inode = host.inode(ino)?;
             if is_dir {
                 host.claim_directory(ino)?;
             }
-            (inode.ok_or_else(|| dangling(key, &named))?, true)
+            (host.inode(ino)?.ok_or_else(|| dangling(key, &named))?, true)
         }
     };
     host.check_written_elsewhere(&inode)?;

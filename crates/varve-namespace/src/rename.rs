@@ -89,11 +89,10 @@ impl Child {
         let (inode, own) = match &named.body {
             Body::Inline(inode) => (inode.clone(), false),
             Body::Reference { ino, kind } => {
-                let inode = host.inode(*ino)?;
                 if *kind == FileKind::Directory {
                     host.claim_directory(*ino)?;
                 }
-                (inode.ok_or_else(|| dangling(end.key(), named))?, true)
+                (host.inode(*ino)?.ok_or_else(|| dangling(end.key(), named))?, true)
             }
         };
         host.check_written_elsewhere(&inode)?;

@@ -134,7 +134,7 @@ pub trait Locked: Rows<Error = Stop> {
     /// What lies below a directory, as far as rows tell, with what directories below have not yet propagated.
     fn usage_below(&self, dir: InodeId) -> Outcome<Usage>;
 
-    /// Keeps others from changing anything in a directory that is to be moved or removed.
+    /// Keeps others from changing anything in a directory that is to be moved or removed. What is read of it before may be old.
     fn claim_directory(&self, dir: InodeId) -> Outcome<()>;
 
     /// Refuses to write an inode whose large file somebody writes to who does not ask here.

@@ -28,6 +28,11 @@ pub(crate) struct Map {
     /// Rows that are locked for the operation under way.
     locked: RefCell<BTreeSet<RowKey>>,
     tree: Cell<bool>,
+    /// Inodes that the operation has read in this try and not claimed before.
+    read: RefCell<BTreeSet<InodeId>>,
+    claimed: RefCell<BTreeSet<InodeId>>,
+    /// A directory that it claimed when it had read it already.
+    claimed_late: Cell<Option<InodeId>>,
     /// It answers although rows are not locked: a fault.
     pub(crate) forgets_locks: bool,
 }
@@ -44,6 +49,9 @@ impl Map {
             clock: 0,
             locked: RefCell::default(),
             tree: Cell::new(false),
+            read: RefCell::default(),
+            claimed: RefCell::default(),
+            claimed_late: Cell::new(None),
             forgets_locks: false,
         };
         let root = Inode {
@@ -104,8 +112,12 @@ impl Map {
         let now = Timestamp::new(self.clock as i64, 0).unwrap();
         for _ in 0..TRIES_MAX {
             let mut decision = Decision::default();
+            self.read.get_mut().clear();
+            self.claimed.get_mut().clear();
+            self.claimed_late.set(None);
             match operation(self, &mut decision, now) {
                 Ok(decided) => {
+                    assert_eq!(self.claimed_late.get(), None, "it was read before it was claimed");
                     self.apply(decision.changes);
                     decision.effects.into_iter().for_each(|effect| self.follow(effect));
                     return Ok(decided);
@@ -248,6 +260,9 @@ impl Rows for Map {
 impl Locked for Map {
     fn inode(&self, ino: InodeId) -> Outcome<Option<Inode>> {
         self.check_locked(RowKey::inode(ino))?;
+        if !self.claimed.borrow().contains(&ino) {
+            self.read.borrow_mut().insert(ino);
+        }
         Ok(self.own(ino))
     }
 
@@ -296,6 +311,10 @@ impl Locked for Map {
     }
 
     fn claim_directory(&self, dir: InodeId) -> Outcome<()> {
+        if self.read.borrow().contains(&dir) {
+            self.claimed_late.set(Some(dir));
+        }
+        self.claimed.borrow_mut().insert(dir);
         self.check_locked(RowKey::inode(dir))
     }
 
