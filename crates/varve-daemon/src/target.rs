@@ -142,9 +142,9 @@ fn is_store(path: &Path) -> Error {
     let path = path.display();
     Error::failed(format!("{path} is a store, and not on a Varve mount")).hint(match mounted {
         Some(MountPoint { dir, .. }) => {
-            format!("name {}, where the store is mounted, or a directory below", dir.display())
+            format!("name {}, where it is mounted, or a directory below that", dir.display())
         }
-        None => format!("mount it by `varve mount {path} DIR`, and name DIR"),
+        None => format!("`varve mount {path} DIR`, and name DIR"),
     })
 }
 
