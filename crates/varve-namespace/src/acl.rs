@@ -136,7 +136,7 @@ pub fn check_access<R: Rows>(
 
 /// Whether `caller`, who is not privileged, may do all of `wanted` (4 to read, 2 to write, 1 to execute)
 /// with `inode`.
-pub fn permits<R: Rows>(
+fn permits<R: Rows>(
     rows: &R,
     caller: AclCaller<'_>,
     inode: &Inode,

@@ -13,7 +13,7 @@ use varve_types::InodeId;
 use crate::IdHash;
 
 /// How many ids one search leaves hints for.
-pub const HINTED_IDS: u64 = 1 << 15;
+const HINTED_IDS: u64 = 1 << 15;
 /// Of how many searches hints are kept: some 5 MiB.
 const HINTED_RUNS: usize = 4;
 

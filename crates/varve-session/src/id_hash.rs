@@ -8,7 +8,7 @@
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// The number of ids, all alike but for their low bits, whose entries lie together.
-pub const RUN_IDS: u64 = 1 << RUN_BITS;
+pub(crate) const RUN_IDS: u64 = 1 << RUN_BITS;
 const RUN_BITS: u32 = 4;
 /// The bits by which the table tells entries of one place apart.
 const TAG_BITS: u32 = 7;

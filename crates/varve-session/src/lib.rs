@@ -19,8 +19,8 @@ mod predictor;
 mod read_ahead;
 
 pub use handles::{Handles, NodeState, OpenFile, OpenNode};
-pub use hints::{HINTED_IDS, HeldHints, Hint, LocationHints};
-pub use id_hash::{IdHash, IdHasher, RUN_IDS};
+pub use hints::{HeldHints, Hint, LocationHints};
+pub use id_hash::{IdHash, IdHasher};
 pub use inode_table::{InodeEntry, InodeTable, Spill};
 pub use predictor::{Became, LargeFilePredictor};
 pub use read_ahead::{LEAD, PIECE, Piece, ReadAhead};

@@ -11,7 +11,7 @@
 //!    that is done, and the commit begins again: others would seem not to have changed what they have written to.
 //! 3. Rows join those changes: a mark for each directory that may have something pending then, and for each large file that the view has
 //!    something of its own of a pending row `ObjectInstall`; for each that is small again `ObjectMaking` ([`joining`]).
-//! 4. The branch commits, with [`super::merge`] for what both have changed. A conflict takes step 3 back; the
+//! 4. The branch commits, with [`merge`] for what both have changed. A conflict takes step 3 back; the
 //!    transaction goes on.
 //! 5. The store is synced, then the blocks that the view has changed are written to the objects, and files that it made
 //!    take their places ([`crate::objects::Objects::install`]); whoever reads them waits. Serializable transactions wait for the
@@ -41,17 +41,17 @@
 //! a directory has one name, in its parent  its row says the parent: moved twice, it is in conflict
 //! links are counted, parent pointers lead  a name more or less changes the row of a file, which does not merge
 //!   to names, a file counts where it is
-//! counts and totals of directories         both changes are added ([`super::merge`]); a directory that one has moved while
+//! counts and totals of directories         both changes are added ([`merge`]); a directory that one has moved while
 //!                                          what lies below it was summed up by the other is in conflict, and so is the same
 //!                                          exchange by both
 //! limits                                   summed up as the commit would leave them ([`super::limits`])
 //! limits have their directory              looked for before the commit ([`checks`])
 //! extended attributes and data fit their   a change of either changes the inode's row; rows of directories are settled by
-//!   inode                                  all that the commit brings ([`super::merge`])
+//!   inode                                  all that the commit brings ([`merge`])
 //! pairs have their dictionary              looked for before the commit, which no dictionary comes or goes during
 //!                                          ([`super::pairs`])
 //! clones have their source, references     a source stays while any state of the store has a reference to it; what both have
-//!   their inode                            unfolded is merged ([`super::merge`])
+//!   their inode                            unfolded is merged ([`merge`])
 //! large files have their objects           checked before they are put in place ([`checks`])
 //! ```
 //!
