@@ -36,13 +36,16 @@ pub fn remount(dir: &Path, choices: &Choices) -> Result<()> {
     for (name, view) in views_of(mount, &look()?) {
         let read_only = options.read_only || name.kind == ViewKind::Snapshot;
         let options = MountOptions { read_only, ..options.clone() };
-        varve_fuse::remount(view, &options).map_err(|error| {
-            Error::failed(format!(
+        let Err(error) = varve_fuse::remount(view, &options) else { continue };
+        // A view that nobody uses may have gone meanwhile. It gets the new flags when it comes back.
+        if look()?.iter().any(|mount| mount.id == view.id) {
+            let text = format!(
                 "{} is remounted, but a snapshot or transaction within it is not: {error}",
                 dir.display()
-            ))
-            .hint("end the programs that write there, and remount again")
-        })?;
+            );
+            let hint = "end the programs that write there, and remount again";
+            return Err(Error::failed(text).hint(hint));
+        }
     }
     Ok(())
 }
