@@ -13,6 +13,7 @@ use crate::run::Failure;
 const ROOMS: &[(&str, &[&str])] = &[
     ("varve-types", &[]),
     ("varve-env", &["varve-types"]),
+    ("varve-storage", &["varve-types", "varve-env"]),
     ("varve-format", &["varve-types"]),
     ("varve-engine", &["varve-types", "varve-env", "varve-format"]),
     ("varve-schema", &["varve-types"]),
