@@ -20,6 +20,7 @@ mod shadow;
 pub mod sim;
 mod watch;
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -134,7 +135,7 @@ fn copy_through_memory(
 }
 
 /// An open file. All calls take `&self` and may be made from several threads at once.
-pub trait File: Send + Sync + fmt::Debug {
+pub trait File: Any + Send + Sync + fmt::Debug {
     /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 

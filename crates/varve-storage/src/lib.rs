@@ -1,4 +1,41 @@
-//! Stores on storage that many machines reach.
-mod objects;
+//! Stores on storage that many machines reach: object stores, and directories of cluster file systems.
+//!
+//! [`RemoteEnv`] shows the files of a store below a local directory, its anchor, and keeps them as objects, so that
+//! everything above works on any storage as it does on a local directory. Design: docs/adr, "Files over a journal of
+//! objects".
+//!
+//! 1. [`Objects`] is what is asked of the storage: create if absent, replace, read a range, list, remove.
+//! 2. `record` says what the objects hold, `blocks` how bytes of files lie in them.
+//! 3. `extents` and `node` know which bytes of a file lie where; `tree` knows the names.
+//! 4. `store` makes records of changes, and is the owner of the store until another one fences it off.
+//! 5. `cache` reads bytes of objects; `file` and `env` are the files as [`varve_env`] wants them.
+//!
+//! Invariants:
+//! - No name of an object is used twice, except for the notice of the owner, which decides nothing.
+//! - One process changes a store at a time. It knows that it still owns the store when the next place of the journal is
+//!   its own.
+//! - What is synced is durable when the call returns, also across a takeover.
 
+mod blocks;
+mod cache;
+mod checkpoint;
+mod env;
+mod extents;
+mod file;
+mod memory;
+mod node;
+mod objects;
+mod owner;
+mod record;
+mod replay;
+mod requests;
+mod store;
+mod tree;
+
+pub use cache::CacheCounts;
+pub use env::{CacheOptions, Remote, RemoteEnv, format};
+pub use memory::{Fate, MemoryObjects, Request};
 pub use objects::{Created, LIST_MAX, ObjectInfo, Objects, Retry, is_transient, transient};
+pub use record::Owner;
+pub use requests::RequestCounts;
+pub use store::{StorageCounts, StoreOptions};

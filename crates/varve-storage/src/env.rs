@@ -1,0 +1,384 @@
+//! The machine with the files of one directory on shared storage: [`RemoteEnv`].
+
+use std::fmt;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use varve_env::{
+    DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space, Watch,
+};
+use varve_types::Timestamp;
+
+use crate::cache::{BlockCache, DiskCache};
+use crate::file::{RemoteFile, stat_of};
+use crate::objects::{Objects, Retry};
+use crate::record::{Change, Owner};
+use crate::requests::Requests;
+use crate::store::{StorageCounts, Store, StoreOptions};
+use crate::tree::Found;
+
+/// The space that an object store reports, in bytes: it has no end that it knows.
+const SPACE_BYTES: u64 = 1 << 50;
+/// The upkeep looks for work so often.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A local cache of the bytes of objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// The directory. It is made if it is missing; what is in it belongs to the cache.
+    pub dir: PathBuf,
+    /// The most bytes in it.
+    pub bytes_max: u64,
+}
+
+/// How [`RemoteEnv`] reaches a store.
+#[derive(Clone, Debug)]
+pub struct Remote {
+    /// Where the objects are.
+    pub objects: Arc<dyn Objects>,
+    /// How a store is opened.
+    pub options: StoreOptions,
+    /// When requests are made again.
+    pub retry: Retry,
+    /// The cache on a local disk.
+    pub cache: Option<CacheOptions>,
+}
+
+/// A machine that shows the files of a store on shared storage in the place of a local directory, the anchor.
+///
+/// Everything below the anchor is on the storage, except for the lock file: it keeps other processes of this machine away, and the
+/// owner's fence all others. Paths elsewhere, clocks and threads are those of the machine.
+///
+/// It promises what [`varve_env`] asks for, except for the first point: what was written and not synced is lost when the process dies.
+/// [`Env::boot_id`] is another one in each process, so that recovery knows.
+pub struct RemoteEnv {
+    machine: Arc<dyn Env>,
+    anchor: PathBuf,
+    store: Arc<Store>,
+    upkeep: Option<Upkeep>,
+}
+
+/// The thread that runs [`keep_up`].
+struct Upkeep {
+    stop: Arc<Stop>,
+    thread: Mutex<Option<Box<dyn JoinHandle>>>,
+}
+
+#[derive(Debug, Default)]
+struct Stop {
+    is_stopping: Mutex<bool>,
+    stopping: Condvar,
+}
+
+impl fmt::Debug for RemoteEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteEnv")
+            .field("anchor", &self.anchor)
+            .field("address", &self.store.requests.address())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes an empty store. Fails, and changes nothing, if there is an object below the prefix.
+pub fn format(machine: &Arc<dyn Env>, remote: &Remote) -> io::Result<()> {
+    let objects = Arc::clone(&remote.objects);
+    Store::format(machine, &Arc::new(Requests::new(objects, Arc::clone(machine), remote.retry)))
+}
+
+/// What is below the anchor.
+enum At {
+    /// The path in the store.
+    Store(String),
+    /// The machine's own file.
+    Machine,
+}
+
+impl RemoteEnv {
+    /// The newest state of a store, to read. Whoever writes there is not disturbed.
+    pub fn read(
+        machine: Arc<dyn Env>,
+        anchor: &Path,
+        remote: Remote,
+    ) -> io::Result<Arc<RemoteEnv>> {
+        let (requests, cache) = RemoteEnv::parts(&machine, &remote)?;
+        let store = Store::read(Arc::clone(&machine), requests, cache, remote.options)?;
+        Ok(Arc::new(RemoteEnv { machine, anchor: anchor.to_path_buf(), store, upkeep: None }))
+    }
+
+    /// Becomes the owner of a store. Fails with `ResourceBusy` if another process owns it; its message says which, and for how long.
+    /// `is_dead` tells of an owner for certain that it no longer runs.
+    pub fn own(
+        machine: Arc<dyn Env>,
+        anchor: &Path,
+        remote: Remote,
+        owner: Owner,
+        is_dead: impl Fn(&Owner) -> bool,
+    ) -> io::Result<Arc<RemoteEnv>> {
+        let (requests, cache) = RemoteEnv::parts(&machine, &remote)?;
+        let options = remote.options;
+        let store = Store::own(Arc::clone(&machine), requests, cache, options, owner, is_dead)?;
+        let upkeep = if machine.is_deterministic() {
+            None
+        } else {
+            let (stop, of) = (Arc::new(Stop::default()), Arc::clone(&store));
+            let thread = Arc::clone(&stop);
+            let body = Box::new(move || keep_up(&of, &thread));
+            let handle = machine.spawn("varve-storage", body)?;
+            Some(Upkeep { stop, thread: Mutex::new(Some(handle)) })
+        };
+        Ok(Arc::new(RemoteEnv { machine, anchor: anchor.to_path_buf(), store, upkeep }))
+    }
+
+    fn parts(machine: &Arc<dyn Env>, remote: &Remote) -> io::Result<(Arc<Requests>, BlockCache)> {
+        let objects = Arc::clone(&remote.objects);
+        let requests = Arc::new(Requests::new(objects, Arc::clone(machine), remote.retry));
+        let open = |at: &CacheOptions| DiskCache::open(Arc::clone(machine), &at.dir, at.bytes_max);
+        let disk = remote.cache.as_ref().map(open).transpose()?;
+        let cache = BlockCache::new(Arc::clone(&requests), remote.options.memory_bytes, disk);
+        Ok((requests, cache))
+    }
+
+    /// Makes everything durable, and gives the store up. Later changes fail.
+    pub fn close(&self) -> io::Result<()> {
+        self.end_upkeep();
+        self.store.close()
+    }
+
+    fn end_upkeep(&self) {
+        let Some(Upkeep { stop, thread }) = &self.upkeep else { return };
+        *stop.is_stopping.lock() = true;
+        stop.stopping.notify_all();
+        if let Some(thread) = thread.lock().take() {
+            // A panic has said what it is.
+            let _ = thread.join();
+        }
+    }
+
+    /// What was asked of the storage since the store was opened.
+    pub fn counts(&self) -> StorageCounts {
+        self.store.counts()
+    }
+
+    /// The address of the store.
+    pub fn address(&self) -> String {
+        self.store.requests.address()
+    }
+
+    fn at(&self, path: &Path) -> io::Result<At> {
+        let Ok(below) = path.strip_prefix(&self.anchor) else { return Ok(At::Machine) };
+        let mut names = Vec::new();
+        for component in below.components() {
+            match component {
+                Component::Normal(name) => {
+                    let name = name.to_str().ok_or(io::ErrorKind::InvalidFilename)?;
+                    names.push(name);
+                }
+                _ => return Err(io::ErrorKind::InvalidInput.into()),
+            }
+        }
+        Ok(At::Store(names.join("/")))
+    }
+
+    /// The paths of two names, which must both be in the store or both elsewhere.
+    fn two(&self, one: &Path, other: &Path) -> io::Result<Option<(String, String)>> {
+        match (self.at(one)?, self.at(other)?) {
+            (At::Store(one), At::Store(other)) => Ok(Some((one, other))),
+            (At::Machine, At::Machine) => Ok(None),
+            _ => Err(io::ErrorKind::CrossesDevices.into()),
+        }
+    }
+}
+
+impl Drop for RemoteEnv {
+    fn drop(&mut self) {
+        self.end_upkeep();
+    }
+}
+
+/// Renews the lease, writes what has waited long enough, and does the store's upkeep, until it is stopped.
+fn keep_up(store: &Store, stop: &Stop) {
+    let machine = &store.machine;
+    let (mut renewed, mut flushed) = (machine.monotonic(), machine.monotonic());
+    let mut is_stopping = stop.is_stopping.lock();
+    while !*is_stopping {
+        let interval = UPKEEP_INTERVAL.min(store.options.lease / 6);
+        stop.stopping.wait_for(&mut is_stopping, interval);
+        if *is_stopping {
+            return;
+        }
+        drop(is_stopping);
+        let now = machine.monotonic();
+        let mut outcome = store.upkeep();
+        if outcome.is_ok() && now.saturating_sub(renewed) >= store.options.lease / 3 {
+            renewed = now;
+            outcome = store.renew();
+        }
+        if outcome.is_ok() && now.saturating_sub(flushed) >= store.options.flush_interval {
+            flushed = now;
+            outcome = store.sync_all(|_| true);
+        }
+        if let Err(error) = outcome {
+            log::warn!("upkeep of the storage: {error}");
+        }
+        is_stopping = stop.is_stopping.lock();
+    }
+}
+
+impl Env for RemoteEnv {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn File>> {
+        let At::Store(path) = self.at(path)? else { return self.machine.open(path, mode) };
+        let can_write = mode != OpenMode::Read;
+        let mut live = if can_write { self.store.change()? } else { self.store.files()? };
+        let node = match live.tree.find(&path) {
+            Ok(Found::File(_)) if mode == OpenMode::CreateNew => {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            Ok(Found::File(node)) => node,
+            Ok(Found::Dir) => return Err(io::ErrorKind::IsADirectory.into()),
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && matches!(mode, OpenMode::CreateNew | OpenMode::CreateOrOpen) =>
+            {
+                let now = self.machine.now();
+                let node = live.tree.make(&path, now)?;
+                live.pending.push(Change::Make(path, now.into()));
+                node
+            }
+            Err(error) => return Err(error),
+        };
+        let file = RemoteFile::open(&self.store, node, can_write);
+        drop(live);
+        Ok(Arc::new(file))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let Some((from, to)) = self.two(from, to)? else { return self.machine.rename(from, to) };
+        let mut live = self.store.change()?;
+        live.tree.rename(&from, &to)?;
+        live.pending.push(Change::Rename { from, to });
+        Ok(())
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let Some((from, to)) = self.two(from, to)? else { return self.machine.link(from, to) };
+        let node = self.store.change()?.tree.file(&from)?;
+        self.store.sync(&node)?;
+        let mut live = self.store.change()?;
+        live.tree.link(&from, &to)?;
+        live.pending.push(Change::Link { from, to });
+        Ok(())
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let At::Store(path) = self.at(path)? else { return self.machine.remove_file(path) };
+        let mut live = self.store.change()?;
+        live.tree.remove(&path)?;
+        live.pending.push(Change::Remove(path));
+        Ok(())
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let At::Store(path) = self.at(path)? else { return self.machine.create_dir(path) };
+        let mut live = self.store.change()?;
+        live.tree.make_dir(&path)?;
+        live.pending.push(Change::MakeDir(path));
+        Ok(())
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let At::Store(path) = self.at(path)? else { return self.machine.remove_dir(path) };
+        let mut live = self.store.change()?;
+        live.tree.remove_dir(&path)?;
+        live.pending.push(Change::RemoveDir(path));
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirItem>> {
+        let At::Store(path) = self.at(dir)? else { return self.machine.list(dir) };
+        let names = self.store.files()?.tree.list(&path)?;
+        Ok(names.into_iter().map(|(name, kind)| DirItem { name: name.into(), kind }).collect())
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        let At::Store(path) = self.at(path)? else { return self.machine.stat(path) };
+        match self.store.files()?.tree.find(&path)? {
+            Found::File(node) => Ok(stat_of(&node)),
+            Found::Dir => {
+                let (modified, accessed) = (Timestamp::EPOCH, Timestamp::EPOCH);
+                Ok(FileStat { kind: FileKind::Dir, len: 0, allocated: 0, modified, accessed })
+            }
+        }
+    }
+
+    fn confine(&self, dir: &Path) -> io::Result<()> {
+        self.machine.confine(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        match self.at(dir)? {
+            At::Store(_) => self.store.commit(&[]),
+            // The anchor's own directory, whose name is not in the store.
+            At::Machine => self.machine.sync_dir(dir),
+        }
+    }
+
+    fn watch(&self, dir: &Path) -> io::Result<Watch> {
+        match self.at(dir)? {
+            At::Store(_) => Ok(Watch::of_none()),
+            At::Machine => self.machine.watch(dir),
+        }
+    }
+
+    fn sync_below(&self, watch: &Watch, dir: &Path) -> io::Result<()> {
+        let At::Store(path) = self.at(dir)? else { return self.machine.sync_below(watch, dir) };
+        self.store.sync_all(|file| {
+            path.is_empty() || file.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/'))
+        })
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
+        self.machine.lock(path)
+    }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        match self.at(path)? {
+            At::Store(_) => Ok(Space {
+                total_bytes: SPACE_BYTES,
+                free_bytes: SPACE_BYTES,
+                available_bytes: SPACE_BYTES,
+            }),
+            At::Machine => self.machine.space(path),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.machine.now()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.machine.monotonic()
+    }
+
+    fn boot_id(&self) -> u128 {
+        self.store.boot_id()
+    }
+
+    fn random(&self) -> u64 {
+        self.machine.random()
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
+        self.machine.spawn(name, body)
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.machine.sleep(duration);
+    }
+
+    fn is_deterministic(&self) -> bool {
+        self.machine.is_deterministic()
+    }
+}

@@ -1,0 +1,6 @@
+//! Stores on object stores, seen from outside.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod crash;
+mod owners;
+mod support;
