@@ -1,7 +1,7 @@
 #![no_main]
 
 #[allow(dead_code)]
-#[path = "../../crates/varve-fs/src/views/stream/frame.rs"]
+#[path = "../../crates/varve-fs/src/stream/frame.rs"]
 mod frame;
 
 use frame::{Frame, FrameReader, FrameWriter, SnapshotId};

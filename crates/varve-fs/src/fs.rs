@@ -42,8 +42,9 @@ use crate::superblock::{
     COPY_NAME, LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, kept_dir, lock_path,
     objects_dir, views_dir,
 };
+use crate::transactions::{SerialStore, cover_left};
 use crate::usage::{Accounts, MarksOf};
-use crate::views::{Serial, Views, cover_left};
+use crate::views::Views;
 use crate::xattr::KnownXattrs;
 
 /// A file system on a log-structured store.
@@ -77,7 +78,7 @@ pub struct VarveFs {
     /// The views of this file system; `None` in a view, and where the engine has none.
     pub(crate) views: Option<Views>,
     /// The store, if this is a serializable view.
-    pub(crate) serial: Option<Serial>,
+    pub(crate) serial: Option<Arc<SerialStore>>,
     /// The states that clones read from; `None` if the store has no views.
     pub(crate) sources: Option<Arc<Sources>>,
     /// What of this view a repair could not save; the rows of the main view say it themselves.
@@ -102,7 +103,7 @@ pub(crate) struct Parts {
     pub(crate) ids: Arc<IdAllocator>,
     pub(crate) dictionaries: Dictionaries,
     pub(crate) views: Option<Views>,
-    pub(crate) serial: Option<Serial>,
+    pub(crate) serial: Option<Arc<SerialStore>>,
     pub(crate) sources: Option<Arc<Sources>>,
     pub(crate) lost: Lost,
 }

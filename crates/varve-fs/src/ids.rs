@@ -23,7 +23,7 @@ use crate::error;
 /// Ids reserved by one write of the mark.
 pub(crate) const RESERVE: u64 = 1 << 20;
 
-/// No id is handed out from here on, as others are made up of ids ([`crate::views`]): stores come nowhere near.
+/// No id is handed out from here on, as others are made up of ids ([`crate::synthetic`]): stores come nowhere near.
 pub(crate) const IDS_END: u64 = 1 << 60;
 
 /// Ids above this one are none: no store hands out so many.

@@ -20,6 +20,7 @@
 mod attrs;
 mod begin_large;
 mod clones;
+mod commit;
 mod data;
 mod descriptors;
 pub mod dictionaries;
@@ -47,16 +48,22 @@ mod overlay;
 mod reaper;
 mod recover;
 mod redesign;
+mod rollback;
 mod rows;
+mod snapshots;
 mod spill;
 mod status;
+pub mod stream;
 pub mod superblock;
+mod synthetic;
+mod transactions;
 mod usage;
 mod vfs;
 mod views;
 mod xattr;
 
 pub use clones::Original;
+pub use commit::{CommitError, Committed};
 pub use dictionaries::Dictionaries;
 pub use engine::{EngineKind, open_engine};
 pub use fs::{VarveFs, format, holder};
@@ -64,8 +71,8 @@ pub use handover::HandedOver;
 pub use kept::inspect_mark;
 pub use options::{Atime, FormatOptions, MountOptions, NewFiles};
 pub use overlay::{OverlayReport, inspect_overlay};
+pub use rollback::{ROLL_BACK_PHASES, RollBackError};
+pub use snapshots::{ChangeKind, Diff, PathChange};
 pub use superblock::Superblock;
-pub use views::{
-    ChangeKind, CommitError, Committed, Diff, Isolation, OnConflict, PathChange, ROLL_BACK_PHASES,
-    RollBackError, Transaction, TransactionLocks, TransactionOptions, ViewKind, ViewName, stream,
-};
+pub use transactions::{Isolation, OnConflict, Transaction, TransactionLocks, TransactionOptions};
+pub use views::{ViewKind, ViewName};

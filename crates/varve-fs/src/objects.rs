@@ -6,7 +6,7 @@
 //! [`Objects::sync_claimed`] before the batch becomes durable. Some objects are held open for that
 //! ([`crate::descriptors`]). If there are more, one sync of the whole tree costs less than one for each; so it
 //! is done too by the first sync of a process, which covers what earlier ones wrote, also in transactions that nobody has opened since
-//! ([`crate::views::cover_left`]).
+//! ([`crate::transactions`]).
 //!
 //! An object that was made since the last such sync, and that no row claims any more, need never be durable: it goes at once, mostly
 //! without having been written to the device ([`Objects::remove_made`], [`crate::reaper`]).
@@ -21,6 +21,7 @@ mod durable;
 mod install;
 mod stamps;
 mod unclaimed;
+mod view_file;
 mod walk;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -42,11 +43,12 @@ use crate::main_file::MainFile;
 use crate::mapped::Mapped;
 use crate::overlay::{Overlays, blocks_path};
 use crate::superblock::{kept_dir, objects_dir};
-use crate::views::{Own, ViewFile};
 pub(crate) use install::Staged;
 pub(crate) use stamps::Stamp;
 use stamps::Stamps;
 use unclaimed::Unclaimed;
+pub(crate) use view_file::Own;
+use view_file::ViewFile;
 
 /// Files within one directory, and directories within the one above.
 const FAN_OUT: u64 = 10_000;

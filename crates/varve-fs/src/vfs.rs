@@ -357,11 +357,11 @@ impl Vfs for VarveFs {
     }
 
     fn is_awaited(&self, ino: InodeId) -> bool {
-        crate::views::is_place(ino)
+        crate::synthetic::is_place(ino)
     }
 
     fn is_fleeting(&self, ino: InodeId) -> bool {
-        crate::views::is_fleeting(ino)
+        crate::synthetic::is_fleeting(ino)
     }
 
     fn may_appear(&self, parent: InodeId, name: FileName<'_>) -> bool {

@@ -39,7 +39,7 @@ use varve_vfs::{FsError, FsResult};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::rows_from;
-use crate::views::HIDDEN_NAME;
+use crate::snapshots::stored_name::hidden_name;
 use names::Copying;
 use sources::hidden_of;
 pub(crate) use sources::{SourceParts, Sources, epochs_of};
@@ -89,7 +89,7 @@ impl VarveFs {
                 // What is not counted yet would be counted by everybody who unfolds it.
                 self.settle_growing();
                 let pin = |epoch: InodeId| {
-                    let stored = format!("{}@{HIDDEN_NAME}", epoch.get());
+                    let stored = hidden_name(epoch);
                     sources.db.create_snapshot(&stored)?;
                     Ok((epoch, stored))
                 };

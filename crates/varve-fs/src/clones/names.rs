@@ -2,7 +2,7 @@
 //!
 //! - A directory becomes a folded one, unless it is empty; a file borrows its bytes, unless they are within its inode; all
 //!   else is copied. Attributes stay, extended ones too; birth and last change of attributes are when the clone was made, so
-//!   that an inode in which both are equal has not been touched since ([`crate::views`], merging).
+//!   that an inode in which both are equal has not been touched since ([`crate::commit`]).
 //! - New ids come from those set aside for the clone, by a rule that the source alone decides: each directory has one
 //!   for each of its names, in their order, and behind that of a subdirectory as many as lie below it. Where the source's
 //!   own accounts were behind, and for files whose counted name is elsewhere, ids are taken anew.

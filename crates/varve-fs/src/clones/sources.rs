@@ -32,9 +32,10 @@ use crate::lost::{LOST_NAME, Lost};
 use crate::objects::Objects;
 use crate::options::{Atime, MountOptions};
 use crate::rows::rows_from;
+use crate::snapshots::stored_name::{HIDDEN_NAME, parse_name};
 use crate::spill::Openings;
 use crate::superblock::{Superblock, view_dir};
-use crate::views::{HIDDEN_NAME, ViewParts, parse_name};
+use crate::views::ViewParts;
 
 /// Sources that are kept open.
 const OPEN_MAX: usize = 8;

@@ -17,8 +17,9 @@ use super::names::printable;
 use crate::error;
 use crate::kept::{inspect_mark, marked_by};
 use crate::overlay::{EXTENSION, Overlay};
+use crate::snapshots::stored_name::parse_name;
 use crate::superblock::{kept_dir, views_dir};
-use crate::views::{parse_name, transaction_of_epoch};
+use crate::transactions::transaction_of_epoch;
 
 /// Directories below one another: of views, of views' objects (two), and one to spare.
 const DEPTH_MAX: u32 = 4;

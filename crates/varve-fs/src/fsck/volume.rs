@@ -21,7 +21,7 @@ use crate::fs::{Keyspaces, VarveFs, take_lock};
 use crate::objects::Objects;
 use crate::options::MountOptions;
 use crate::superblock::{Superblock, engine_dir};
-use crate::views::transactions_of;
+use crate::transactions::transactions_of;
 
 /// An open store.
 pub(crate) struct Volume {

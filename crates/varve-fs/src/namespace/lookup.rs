@@ -8,7 +8,7 @@ use varve_vfs::{Entry, FsError, FsResult};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::views::is_made_up_below;
+use crate::synthetic::is_made_up_below;
 
 impl VarveFs {
     pub(crate) fn do_lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {

@@ -15,7 +15,7 @@ use crate::error;
 use crate::kept::exists;
 use crate::overlay::blocks_path;
 use crate::superblock::view_dir;
-use crate::views::cover_left;
+use crate::transactions::cover_left;
 
 impl Objects {
     /// Notes that a row is about to claim the bytes now in `file`. Comes before that row's batch.

@@ -12,7 +12,7 @@
 //!
 //! - *Written*: what somebody writes over a base that stands still ([`Overlay::over`] gives a [`File`]). A block that
 //!   is written to for the first time is copied from the base as far as the write does not cover it. Length and
-//!   times are its own. A transaction's large files are this ([`crate::views`]), and it ends by being applied to
+//!   times are its own. A transaction's large files are this ([`crate::transactions`]), and it ends by being applied to
 //!   the base ([`Overlay::apply`]).
 //! - *Kept*: what a base was before it changed. Who changes the base first has the blocks copied ([`Overlay::keep`]),
 //!   durably, in runs that double as the changes go on one after the other. [`crate::kept`] keeps what views

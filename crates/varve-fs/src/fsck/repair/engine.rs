@@ -19,7 +19,8 @@ use crate::fs::{Keyspaces, take_lock};
 use crate::fsck::CheckOptions;
 use crate::lost::{LOST_NAME, Lost};
 use crate::superblock::{Superblock, engine_dir};
-use crate::views::{Transaction, ViewName};
+use crate::transactions::Transaction;
+use crate::views::ViewName;
 
 /// The transactions that a repair of the engine has dropped, as far as that is known.
 pub fn dropped_views(repaired: &EngineRepair) -> Vec<ViewName> {

@@ -1,0 +1,148 @@
+//! Inode ids that no row stands for, and what each of them means.
+//!
+//! ```text
+//! | 1 | kind: 3 bits | number: 60 bits |
+//!
+//! kind 0   0 to 3: a directory at the top
+//!      1   what ends the transaction with that id
+//!      2   `.varve` of the directory with that id
+//!      3   `snapshots` in there
+//!      4   a link in there; they are numbered ([`super::below`])
+//!      5   the place for the mount of the snapshot of that epoch
+//!      6   the place for the mount of the transaction with that id
+//! ```
+
+use varve_schema::FileKind;
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult};
+
+use crate::ids::IDS_END;
+use crate::views::ViewKind;
+
+/// How many bits the number has.
+const NUMBER_BITS: u32 = IDS_END.ilog2();
+/// The largest number.
+pub(super) const NUMBER_MAX: u64 = IDS_END - 1;
+
+/// Name of the directory in the root.
+pub(super) const TOP_NAME: &[u8] = b".varve";
+
+/// What lies in a made-up directory, by its number there, with its name.
+pub(super) type Numbered = (u64, MadeUp, String);
+
+/// A name of a view.
+pub(super) fn text(name: &[u8]) -> FsResult<&str> {
+    std::str::from_utf8(name).map_err(|_| FsError::NotFound)
+}
+
+/// What a made-up id stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MadeUp {
+    /// `.varve` in the root.
+    Top,
+    /// `.varve/snapshots`.
+    Snapshots,
+    /// `.varve/txn`.
+    Transactions,
+    /// `.varve/control`.
+    Controls,
+    /// `.varve/snapshots/NAME` or `.varve/txn/ID`, by epoch, so that it stands for the same whoever serves the mount.
+    ViewPlace(ViewKind, InodeId),
+    /// `.varve/control/ID`.
+    Control(u64),
+    /// `.varve` of a directory below the root.
+    Below(InodeId),
+    /// `.varve/snapshots` of a directory below the root.
+    SnapshotsOf(InodeId),
+    /// A link in there.
+    Link(u64),
+}
+
+impl MadeUp {
+    /// What `id` stands for, if it is made up and stands for anything.
+    pub(crate) fn of(id: InodeId) -> Option<MadeUp> {
+        let bits = id.get().checked_sub(InodeId::FIRST_MADE_UP.get())?;
+        let number = bits & NUMBER_MAX;
+        Some(match (bits >> NUMBER_BITS, number) {
+            (0, 0) => MadeUp::Top,
+            (0, 1) => MadeUp::Snapshots,
+            (0, 2) => MadeUp::Transactions,
+            (0, 3) => MadeUp::Controls,
+            (1, transaction) => MadeUp::Control(transaction),
+            (2, dir) => MadeUp::Below(InodeId::new(dir)),
+            (3, dir) => MadeUp::SnapshotsOf(InodeId::new(dir)),
+            (4, link) => MadeUp::Link(link),
+            (5, epoch) => MadeUp::ViewPlace(ViewKind::Snapshot, InodeId::new(epoch)),
+            (6, epoch) => MadeUp::ViewPlace(ViewKind::Transaction, InodeId::new(epoch)),
+            _ => return None,
+        })
+    }
+
+    /// Its id. REQUIRES: the number is an id that was handed out, or at most [`NUMBER_MAX`].
+    pub(crate) const fn id(self) -> InodeId {
+        let (kind, number) = match self {
+            MadeUp::Top => (0, 0),
+            MadeUp::Snapshots => (0, 1),
+            MadeUp::Transactions => (0, 2),
+            MadeUp::Controls => (0, 3),
+            MadeUp::Control(transaction) => (1, transaction),
+            MadeUp::Below(dir) => (2, dir.get()),
+            MadeUp::SnapshotsOf(dir) => (3, dir.get()),
+            MadeUp::Link(link) => (4, link),
+            MadeUp::ViewPlace(ViewKind::Snapshot, epoch) => (5, epoch.get()),
+            MadeUp::ViewPlace(ViewKind::Transaction, epoch) => (6, epoch.get()),
+        };
+        InodeId::new(InodeId::FIRST_MADE_UP.get() + (kind << NUMBER_BITS) + number)
+    }
+
+    /// What kind of inode it is.
+    pub(crate) fn kind(self) -> FileKind {
+        match self {
+            MadeUp::Control(_) => FileKind::Regular,
+            MadeUp::Link(_) => FileKind::Symlink,
+            _ => FileKind::Directory,
+        }
+    }
+
+    /// Whether what is known of it may end at any moment, without anybody telling the kernel.
+    pub(crate) fn is_fleeting(self) -> bool {
+        let at_the_top = [MadeUp::Top, MadeUp::Snapshots, MadeUp::Transactions, MadeUp::Controls];
+        !at_the_top.contains(&self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_id_stands_for_one_thing() {
+        let number = NUMBER_MAX;
+        let all = [
+            MadeUp::Top,
+            MadeUp::Snapshots,
+            MadeUp::Transactions,
+            MadeUp::Controls,
+            MadeUp::ViewPlace(ViewKind::Snapshot, InodeId::new(16)),
+            MadeUp::ViewPlace(ViewKind::Snapshot, InodeId::new(number)),
+            MadeUp::ViewPlace(ViewKind::Transaction, InodeId::new(16)),
+            MadeUp::ViewPlace(ViewKind::Transaction, InodeId::new(number)),
+            MadeUp::Control(16),
+            MadeUp::Control(number),
+            MadeUp::Below(InodeId::new(16)),
+            MadeUp::Below(InodeId::new(number)),
+            MadeUp::SnapshotsOf(InodeId::new(16)),
+            MadeUp::SnapshotsOf(InodeId::new(number)),
+            MadeUp::Link(0),
+            MadeUp::Link(number),
+        ];
+        let ids: std::collections::BTreeSet<InodeId> = all.iter().map(|what| what.id()).collect();
+        assert_eq!(ids.len(), all.len());
+        for what in all {
+            assert_eq!(MadeUp::of(what.id()), Some(what));
+        }
+        for id in [16, (1 << 63) - 1, (1 << 63) + 4, (1 << 63) + 16, u64::MAX] {
+            assert_eq!(MadeUp::of(InodeId::new(id)), None, "{id:#x}");
+        }
+    }
+}
