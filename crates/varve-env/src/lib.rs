@@ -135,7 +135,7 @@ fn copy_through_memory(
 }
 
 /// An open file. All calls take `&self` and may be made from several threads at once.
-pub trait File: Any + Send + Sync + fmt::Debug {
+pub trait File: Send + Sync + fmt::Debug {
     /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
@@ -211,6 +211,11 @@ pub trait File: Any + Send + Sync + fmt::Debug {
 
     /// Returns the descriptor to pass to the kernel, if this is a file of the operating system.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Returns the file as what it is, for a file of the same machine that shares space with it ([`File::share_all`]).
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 
     /// Reads `buf.len()` bytes at `offset`; `UnexpectedEof` if the file is shorter.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {

@@ -49,8 +49,8 @@ pub struct Remote {
 
 /// A machine that shows the files of a store on shared storage in the place of a local directory, the anchor.
 ///
-/// Everything below the anchor is on the storage, except for the lock file: it keeps other processes of this machine away, and the
-/// owner's fence all others. Paths elsewhere, clocks and threads are those of the machine.
+/// Everything below the anchor is on the storage, except for lock files, which keep other processes of this machine away, while the
+/// owner's fence does that to all others. They are in the anchor itself, with `-` for each `/` of their paths. Paths elsewhere, clocks and threads are those of the machine.
 ///
 /// It promises what [`varve_env`] asks for, except for the first point: what was written and not synced is lost when the process dies.
 /// [`Env::boot_id`] is another one in each process, so that recovery knows.
@@ -340,7 +340,10 @@ impl Env for RemoteEnv {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
-        self.machine.lock(path)
+        match self.at(path)? {
+            At::Store(name) => self.machine.lock(&self.anchor.join(name.replace('/', "-"))),
+            At::Machine => self.machine.lock(path),
+        }
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {

@@ -245,7 +245,8 @@ impl File for RemoteFile {
 
     /// Both files have the same objects from then on.
     fn share_all(&self, source: &dyn File) -> io::Result<bool> {
-        let Some(source) = (source as &dyn Any).downcast_ref::<RemoteFile>() else {
+        let Some(source) = source.as_any().and_then(|file| file.downcast_ref::<RemoteFile>())
+        else {
             return Ok(false);
         };
         if !Arc::ptr_eq(&self.store, &source.store) || Arc::ptr_eq(&self.node, &source.node) {
@@ -282,6 +283,10 @@ impl File for RemoteFile {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 }
 

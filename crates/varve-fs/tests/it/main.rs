@@ -34,6 +34,7 @@ mod mapped;
 mod marks;
 mod merges;
 mod names;
+mod on_objects;
 mod overlays;
 mod quota;
 mod random_damage;
