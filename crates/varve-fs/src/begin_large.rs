@@ -7,9 +7,9 @@ use varve_schema::{Content, Inode};
 use varve_session::{Became, NodeState};
 use varve_types::InodeId;
 
+use crate::descriptors::OpenNode;
 use crate::fs::VarveFs;
 use crate::held::Held;
-use crate::open::OpenNode;
 use crate::options::NewFiles;
 
 impl VarveFs {

@@ -23,7 +23,8 @@ use varve_env::File;
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use crate::open::OpenNode;
+/// An inode that is open here, with the descriptor of its large file.
+pub(crate) type OpenNode = varve_session::OpenNode<Arc<dyn File>>;
 
 /// Objects held open until the next sync, at most. Of more one sync of all costs less than one of each.
 const CLAIMED_MAX: usize = 64;

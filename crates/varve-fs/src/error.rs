@@ -1,6 +1,7 @@
 //! The one place where failures below become failures of the file system.
 
 use std::io;
+use std::path::Path;
 
 use varve_engine::StoreError;
 use varve_env::is_no_space;
@@ -65,6 +66,19 @@ pub(crate) fn lost_chunk(ino: InodeId, index: u64) -> FsError {
         "bytes of inode {ino} from offset {from} on are lost, as a repair of the store could not read them; write them anew \
          or remove the file (`varve fsck` names it)"
     ))
+}
+
+/// A failure of the file system while its store is opened.
+pub(crate) fn invalid(error: FsError) -> StoreError {
+    StoreError::Invalid(error.to_string())
+}
+
+/// The same of the store in `dir`, and whether it was for want of room.
+pub(crate) fn unopened(dir: &Path) -> impl Fn(FsError) -> StoreError {
+    move |error| match error {
+        FsError::NoSpace(_) => StoreError::NoSpace { path: dir.to_path_buf() },
+        error => invalid(error),
+    }
 }
 
 #[cfg(test)]

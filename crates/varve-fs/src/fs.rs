@@ -1,48 +1,35 @@
-//! The file system's parts, and how it is formatted, opened and closed.
+//! The file system's parts, how it is put together from them, and how it is closed.
 //!
-//! Opening costs the same however many files there are: it takes the lock, opens the engine, clears the
-//! volatile key space and finishes the work that pending rows name ([`crate::recover`]). A process that takes
-//! over from another does neither of the last two ([`crate::handover`]).
+//! Each part has its own locks and invariants and knows only parts below it. What operations do with them is in the other modules
+//! ([`crate::opening`] begins).
 
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use varve_engine::options::DbOptions;
-use varve_engine::paths::WritePaths;
-use varve_engine::{KeyspaceOptions, Reserve, Store, StoreError, StoreResult};
-use varve_env::{Env, File, FileLock, JoinHandle, OpenMode, ShadowEnv, is_no_space};
-use varve_namespace::Changes;
-use varve_schema::key::STORE_ID;
-use varve_schema::{
-    Content, DATA, DICTIONARIES, DirInfo, FileKind, Inode, META, NameHasher, Times,
-};
+use varve_engine::{Store, StoreError, StoreResult};
+use varve_env::{Env, File, FileLock, JoinHandle};
+use varve_schema::NameHasher;
 use varve_session::Session;
-use varve_types::{FileFlags, InodeId, KeyspaceId};
-use varve_vfs::FsError;
+use varve_types::KeyspaceId;
 
-use crate::clones::{SourceParts, Sources};
+use crate::clones::Sources;
 use crate::data::Unsettled;
 use crate::dictionaries::Dictionaries;
 use crate::dir_rows::DirRows;
-use crate::engine::{Engine, EngineKind};
+use crate::error::invalid;
 use crate::ids::IdAllocator;
-use crate::kept::exists;
+use crate::keyspaces::Keyspaces;
 use crate::locks::RowLocks;
 use crate::lost::Lost;
 use crate::objects::Objects;
-use crate::options::{FormatOptions, MountOptions};
+use crate::options::MountOptions;
 use crate::reaper::Reaper;
-use crate::rows::whole_batch;
-use crate::spill::{LOOKUPS, Spill};
-use crate::superblock::{
-    COPY_NAME, LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, kept_dir, lock_path,
-    objects_dir, views_dir,
-};
-use crate::transactions::{SerialStore, cover_left};
+use crate::spill::Spill;
+use crate::superblock::Superblock;
+use crate::transactions::SerialStore;
 use crate::usage::{Accounts, MarksOf};
 use crate::views::Views;
 use crate::xattr::KnownXattrs;
@@ -108,418 +95,7 @@ pub(crate) struct Parts {
     pub(crate) lost: Lost,
 }
 
-/// The key spaces that every store has.
-#[derive(Clone, Copy)]
-pub(crate) struct Keyspaces {
-    pub(crate) meta: KeyspaceId,
-    pub(crate) data: KeyspaceId,
-    pub(crate) lookups: KeyspaceId,
-    pub(crate) dictionaries: KeyspaceId,
-}
-
-impl Keyspaces {
-    /// Their names and options, in the order in which they are made.
-    pub(crate) fn all(compression: bool) -> [(&'static str, KeyspaceOptions); 4] {
-        let plain = KeyspaceOptions { prefixed: true, compressed: false };
-        let data = KeyspaceOptions { prefixed: true, compressed: compression };
-        let names = KeyspaceOptions { prefixed: false, compressed: false };
-        [(META, plain), (DATA, data), (LOOKUPS, plain), (DICTIONARIES, names)]
-    }
-
-    pub(crate) fn open(store: &dyn Store, compression: bool) -> StoreResult<Keyspaces> {
-        let [meta, data, lookups, dictionaries] =
-            Keyspaces::all(compression).map(|(name, options)| store.keyspace(name, options));
-        let (meta, data) = (meta?, data?);
-        Ok(Keyspaces { meta, data, lookups: lookups?, dictionaries: dictionaries? })
-    }
-}
-
-/// Makes a store in `dir`, durably, and says what it is. The directory is made if it does not exist.
-/// Refuses a directory that holds a store or parts of one, and one that holds anything else unless `options.force`.
-pub fn format(env: &Arc<dyn Env>, dir: &Path, options: &FormatOptions) -> StoreResult<Superblock> {
-    options.engine.check()?;
-    let _lock = begin_store(env.as_ref(), dir, options)?;
-    let superblock = Superblock::new(env.as_ref(), options);
-    let store = options.engine.open(env, &engine_dir(dir), DbOptions::default())?.store;
-    write_root(env.as_ref(), store.as_ref(), &superblock, options)?;
-    store.close()?;
-    complete_store(env.as_ref(), dir, &superblock)?;
-    Ok(superblock)
-}
-
-fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> StoreError {
-    let path = path.to_path_buf();
-    move |source| StoreError::Io { action, path, source }
-}
-
-/// Makes the directories of a store that is to be in `dir`, and locks it.
-pub(crate) fn begin_store(
-    env: &dyn Env,
-    dir: &Path,
-    options: &FormatOptions,
-) -> StoreResult<Box<dyn FileLock>> {
-    if !LARGE_FILE_THRESHOLDS.contains(&options.large_file_threshold_bytes) {
-        let text = "the large-file threshold must lie between 4096 and 16777216 bytes";
-        return Err(StoreError::Invalid(text.into()));
-    }
-    // `.` and `..` are there, and are no names that could be made.
-    if dir.file_name().is_some() {
-        create_dir(env, dir)?;
-    }
-    env.confine(dir).map_err(io("open", dir))?;
-    let is_empty = is_empty(env, dir)?;
-    check_nothing_left(env, dir)?;
-    if !is_empty && !options.force {
-        let text = format!(
-            "{} is not empty; choose another directory (`varve format --force` takes it as it is)",
-            dir.display()
-        );
-        return Err(StoreError::Invalid(text));
-    }
-    let lock = take_lock(env, dir, None)?;
-    for sub in [engine_dir(dir), objects_dir(dir)] {
-        create_dir(env, &sub)?;
-    }
-    Ok(lock)
-}
-
-/// Refuses a directory with parts of a store, as a load that failed leaves: its rows and large files would be among those of the
-/// new one.
-fn check_nothing_left(env: &dyn Env, dir: &Path) -> StoreResult<()> {
-    for part in [engine_dir(dir), objects_dir(dir), views_dir(dir), kept_dir(dir)] {
-        match env.list(&part) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            items if items.as_ref().is_ok_and(Vec::is_empty) => {}
-            items => {
-                items.map_err(io("list", &part))?;
-                let text = format!(
-                    "{} is left of a store that is none; remove it first, or choose another directory",
-                    part.display()
-                );
-                return Err(StoreError::Invalid(text));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether nothing is in `dir`. Refuses one that holds a store.
-pub(crate) fn is_empty(env: &dyn Env, dir: &Path) -> StoreResult<bool> {
-    let items = env.list(dir).map_err(io("list", dir))?;
-    if items.iter().any(|item| [SUPERBLOCK_NAME, COPY_NAME].iter().any(|name| item.name == *name)) {
-        let text = format!("{} holds a store already; choose another directory", dir.display());
-        return Err(StoreError::Invalid(text));
-    }
-    Ok(items.is_empty())
-}
-
-/// Makes the store in `dir`, all of whose rows are durable, one that can be opened.
-pub(crate) fn complete_store(
-    env: &dyn Env,
-    dir: &Path,
-    superblock: &Superblock,
-) -> StoreResult<()> {
-    env.sync_dir(dir).map_err(io("sync", dir))?;
-    superblock.write(env, dir)?;
-    match dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        Some(parent) => env.sync_dir(parent).map_err(io("sync", parent)),
-        None => Ok(()),
-    }
-}
-
-fn create_dir(env: &dyn Env, dir: &Path) -> StoreResult<()> {
-    match env.create_dir(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(source) => Err(StoreError::Io { action: "create", path: dir.to_path_buf(), source }),
-        Ok(()) => Ok(()),
-    }
-}
-
-/// Makes the directory of large files, durably, which a copy of a store without any may lack.
-fn make_objects_dir(env: &dyn Env, dir: &Path) -> StoreResult<()> {
-    let objects = objects_dir(dir);
-    if exists(env, &objects).map_err(io("stat", &objects))? {
-        return Ok(());
-    }
-    create_dir(env, &objects)?;
-    env.sync_dir(dir).map_err(io("sync", dir))
-}
-
-fn write_root(
-    env: &dyn Env,
-    store: &dyn Store,
-    superblock: &Superblock,
-    options: &FormatOptions,
-) -> StoreResult<()> {
-    let keyspaces = Keyspaces::open(store, superblock.compression)?;
-    let (uid, gid) = options.root_owner;
-    let mut changes = Changes::new();
-    if let Some(id) = superblock.store_id() {
-        changes.put_meta(STORE_ID, id.encode());
-    }
-    changes.put_inode(&Inode {
-        ino: InodeId::ROOT,
-        kind: FileKind::Directory,
-        perm: 0o755,
-        nlink: 2,
-        uid,
-        gid,
-        rdev: 0,
-        size: 0,
-        times: Times::all(env.now()),
-        has_xattrs: false,
-        flags: FileFlags::default(),
-        home: None,
-        content: Content::Directory(DirInfo::new(InodeId::ROOT, None)),
-    });
-    store.write(whole_batch(changes, (keyspaces.meta, keyspaces.data)))
-}
-
-/// Takes the lock of the store in `dir`, or says who holds it.
-pub(crate) fn take_lock(
-    env: &dyn Env,
-    dir: &Path,
-    mount_point: Option<&Path>,
-) -> StoreResult<Box<dyn FileLock>> {
-    let path = lock_path(dir);
-    let io = |source: std::io::Error| match source.kind() {
-        std::io::ErrorKind::ReadOnlyFilesystem => StoreError::Invalid(format!(
-            "{} is on a read-only file system; a mount must be able to write there, also with -o ro, for \
-             its log: make it writable or mount a copy",
-            dir.display()
-        )),
-        _ => StoreError::Io { action: "lock", path: path.clone(), source },
-    };
-    match env.lock(&path).map_err(io)? {
-        Some(lock) => {
-            match write_note(lock.as_ref(), mount_point) {
-                // Who opens the store finds room for it.
-                Err(error) if is_no_space(&error) => {}
-                written => written.map_err(io)?,
-            }
-            Ok(lock)
-        }
-        None => {
-            let holder = holder(env, dir).unwrap_or_else(|| "it does not say which".into());
-            Err(StoreError::Locked { path: dir.to_path_buf(), holder })
-        }
-    }
-}
-
-/// Notes at a lock who holds it.
-fn write_note(lock: &dyn FileLock, mount_point: Option<&Path>) -> std::io::Result<()> {
-    let note =
-        serde_json::json!({ "pid": std::process::id(), "mount_point": mount_point.written() });
-    lock.write_note(note.to_string().as_bytes())
-}
-
-/// The most bytes of a lock's note that are read; the longest path, which may have four for each of its own, fits.
-const NOTE_BYTES_MAX: usize = 32 << 10;
-
-/// What the process that has the store in `dir` open says of itself: a JSON object with `pid` and
-/// `mount_point`. An old note stays when nobody has it open.
-pub fn holder(env: &dyn Env, dir: &Path) -> Option<String> {
-    let file = env.open(&lock_path(dir), OpenMode::Read).ok()?;
-    let mut note = vec![0; NOTE_BYTES_MAX];
-    let len = file.read_at(&mut note, 0).ok()?;
-    note.truncate(len);
-    String::from_utf8(note).ok().filter(|note| !note.is_empty())
-}
-
-/// A failure of the file system while its store is opened.
-pub(crate) fn invalid(error: FsError) -> StoreError {
-    StoreError::Invalid(error.to_string())
-}
-
-/// The same of the store in `dir`, and whether it was for want of room.
-fn unopened(dir: &Path) -> impl Fn(FsError) -> StoreError {
-    move |error| match error {
-        FsError::NoSpace(_) => StoreError::NoSpace { path: dir.to_path_buf() },
-        error => invalid(error),
-    }
-}
-
-/// A lock that is held until the last of those who share it lets go.
-#[derive(Debug)]
-struct SharedLock(Arc<Box<dyn FileLock>>);
-
-impl FileLock for SharedLock {
-    fn write_note(&self, note: &[u8]) -> std::io::Result<()> {
-        self.0.write_note(note)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.fd()
-    }
-}
-
 impl VarveFs {
-    /// Opens the store in `dir`. `NotAStore`, `Locked`, `NewerFormat` and `Damaged` say why not, `Io` what the storage answered, and
-    /// `Invalid`, among others, that the storage is read-only, which `read_only` does not make do.
-    pub fn open(env: Arc<dyn Env>, dir: &Path, options: MountOptions) -> StoreResult<VarveFs> {
-        Superblock::read(env.as_ref(), dir)?;
-        let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;
-        VarveFs::open_locked(env, dir, options, lock)
-    }
-
-    /// Takes the lock of the store in `dir`, for [`VarveFs::open_locked`].
-    pub fn lock(env: &dyn Env, dir: &Path) -> StoreResult<Box<dyn FileLock>> {
-        Superblock::read(env, dir)?;
-        take_lock(env, dir, None)
-    }
-
-    /// [`VarveFs::open`] for who has the store's lock.
-    pub fn open_locked(
-        env: Arc<dyn Env>,
-        dir: &Path,
-        options: MountOptions,
-        lock: Box<dyn FileLock>,
-    ) -> StoreResult<VarveFs> {
-        let Superblock { engine, design, .. } = Superblock::read(env.as_ref(), dir)?;
-        let db_options = options.engine(design);
-        let reserve = Reserve::find(&env, &engine_dir(dir), db_options.space_reserve_bytes);
-        let note = || write_note(lock.as_ref(), options.mount_point.as_deref());
-        match reserve.with_room(note) {
-            // It only helps others to name who has the store open.
-            Err(error) if is_no_space(&error) => {
-                log::warn!("cannot say who has {} open: {error}", dir.display())
-            }
-            written => written.map_err(io("lock", dir))?,
-        }
-        let lock = Arc::new(lock);
-        let open_on = |env: Arc<dyn Env>| {
-            let (db_env, db_options) = (Arc::clone(&env), db_options.clone());
-            let open = |engine_dir: &Path| engine.open(&db_env, engine_dir, db_options);
-            let lock = Box::new(SharedLock(Arc::clone(&lock)));
-            VarveFs::open_on(env, dir, options.clone(), lock, open)
-        };
-        match open_on(Arc::clone(&env)) {
-            // Who only reads needs none.
-            Err(StoreError::NoSpace { .. }) if options.read_only => {
-                log::warn!(
-                    "{} has no room for what opening it writes: that stays in memory",
-                    dir.display()
-                );
-                open_on(ShadowEnv::new(env))
-            }
-            opened => opened,
-        }
-    }
-
-    /// [`VarveFs::open`] for a store of Varve's own engine, opened with `engine` instead of what the memory budget and the store's
-    /// design make of it.
-    pub fn open_with(
-        env: Arc<dyn Env>,
-        dir: &Path,
-        options: MountOptions,
-        engine: DbOptions,
-    ) -> StoreResult<VarveFs> {
-        // As in every mount, who made the call waits.
-        let (db_env, engine) =
-            (Arc::clone(&env), DbOptions { lock_wait: Duration::ZERO, ..engine });
-        let open = |engine_dir: &Path| EngineKind::Varve.open(&db_env, engine_dir, engine);
-        Superblock::read(env.as_ref(), dir)?;
-        let lock = take_lock(env.as_ref(), dir, options.mount_point.as_deref())?;
-        VarveFs::open_on(env, dir, options, lock, open)
-    }
-
-    fn open_on(
-        env: Arc<dyn Env>,
-        dir: &Path,
-        options: MountOptions,
-        lock: Box<dyn FileLock>,
-        open_store: impl FnOnce(&Path) -> StoreResult<Engine>,
-    ) -> StoreResult<VarveFs> {
-        let fs_env = Arc::clone(&env);
-        let fs = VarveFs::assemble(env, dir, options, lock, open_store)?;
-        fs.store.clear_keyspace(fs.lookups)?;
-        if !fs.options.read_only {
-            make_objects_dir(fs_env.as_ref(), dir)?;
-        }
-        fs.begin_views()?;
-        fs.finish_pending().map_err(unopened(dir))?;
-        if !fs.options.read_only {
-            fs.superblock.keep_copy(fs_env.as_ref(), dir);
-            if let Some(error) = fs.name_received().map_err(unopened(dir))? {
-                log::error!(
-                    "all of a snapshot is received, but cannot be named: {error}; roll back to the last one, and receive it again"
-                );
-            }
-        }
-        fs.drop_unfinished().map_err(unopened(dir))?;
-        fs.forget_ended_transactions().map_err(unopened(dir))?;
-        fs.load_quotas().map_err(unopened(dir))?;
-        // Finishes removals that a crash cut short. Files can be used whatever has become of dictionaries.
-        if let Err(error) = fs.dictionaries.list() {
-            log::warn!("{error}");
-        }
-        fs.start_reaper()?;
-        Ok(fs)
-    }
-
-    /// Opens the locked store in `dir` as it is; [`VarveFs::begin_views`] comes before any object changes.
-    pub(crate) fn assemble(
-        env: Arc<dyn Env>,
-        dir: &Path,
-        options: MountOptions,
-        lock: Box<dyn FileLock>,
-        open_store: impl FnOnce(&Path) -> StoreResult<Engine>,
-    ) -> StoreResult<VarveFs> {
-        let superblock = Superblock::read(env.as_ref(), dir)?;
-        let objects = Objects::new(Arc::clone(&env), dir, options.open_objects_max())?;
-        let objects = Arc::new(objects);
-        let Engine { store, db } = open_store(&engine_dir(dir))?;
-        if let (Some(db), Some(kept)) = (&db, objects.kept()) {
-            kept.free_by(db.freeing_env());
-        }
-        let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
-        superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;
-        let ids = IdAllocator::open(Arc::clone(&store), keyspaces.meta).map_err(unopened(dir))?;
-        let ids = Arc::new(ids);
-        let dictionaries = Dictionaries::new(
-            Arc::clone(&store),
-            keyspaces.dictionaries,
-            superblock.compression,
-            options.read_only,
-            Arc::clone(&ids),
-        );
-        let spill = Spill::new(Arc::clone(&store), keyspaces.lookups);
-        let random = env.random();
-        let dir = dir.to_path_buf();
-        let sources = db.as_ref().map(|db| {
-            let (db, env, dir, options) =
-                (Arc::clone(db), Arc::clone(&env), dir.clone(), options.clone());
-            let (superblock, objects) = (superblock.clone(), Arc::clone(&objects));
-            let ids = Arc::clone(&ids);
-            let ground =
-                SourceParts { db, env, dir, options, superblock, objects, ids, keyspaces, random };
-            Arc::new(Sources::new(ground))
-        });
-        if let (Some(db), Some(sources)) = (&db, &sources) {
-            cover_left(db, &|epoch, sees| sources.objects_of(epoch, sees))?;
-        }
-        let views = db.map(|db| Views::new(db, random));
-        let lock = Mutex::new(Some(lock));
-        let serial = None;
-        let parts = Parts {
-            env,
-            dir,
-            options,
-            lock,
-            locks: Arc::new(RowLocks::new()),
-            store,
-            superblock,
-            objects,
-            ids,
-            dictionaries,
-            views,
-            serial,
-            sources,
-            lost: Lost::default(),
-        };
-        VarveFs::build(parts, &keyspaces, spill)
-    }
-
     /// A file system of these parts.
     pub(crate) fn build(parts: Parts, keyspaces: &Keyspaces, spill: Spill) -> StoreResult<VarveFs> {
         let Parts { env, dir, options, lock, locks, store, superblock, .. } = parts;
@@ -575,19 +151,8 @@ impl VarveFs {
         })
     }
 
-    /// Starts to remove the object files of removed inodes in the background, if anything may change.
-    pub(crate) fn start_reaper(&self) -> StoreResult<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        let thread = self.reaper.start();
-        let thread = thread.map_err(|source| StoreError::Io {
-            action: "start a thread for",
-            path: self.dir.clone(),
-            source,
-        })?;
+    pub(crate) fn set_reaper_thread(&self, thread: Option<Box<dyn JoinHandle>>) {
         *self.reaper_thread.lock() = thread;
-        Ok(())
     }
 
     /// What was fixed when the store was formatted.

@@ -18,8 +18,10 @@ use varve_schema::{Handover, InodeLocation, KnownInode, OpenHandle, Pending};
 use varve_types::InodeId;
 use varve_vfs::{FsResult, OpenFlags};
 
-use crate::fs::{VarveFs, invalid};
-use crate::open::{OpenFile, OpenNode};
+use crate::descriptors::OpenNode;
+use crate::error::invalid;
+use crate::fs::VarveFs;
+use crate::open::OpenFile;
 use crate::options::MountOptions;
 use crate::superblock::Superblock;
 use varve_session::{InodeEntry, NodeState};

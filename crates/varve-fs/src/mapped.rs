@@ -4,7 +4,7 @@
 //! nobody is told, neither of that nor of its end. So:
 //!
 //! 1. A file that is open for writing straight is noted when it is closed, before it counts as closed
-//!    ([`Mapped::note`]).
+//!    ([`Mapped::note`](crate::objects::Mapped::note)).
 //! 2. Who must know of all that is written straight asks which of those are still mapped ([`VarveFs::mapped_files`]): the kernel says
 //!    of an object whether somebody has it open for writing, as a mapping does. A view that begins has all of them kept,
 //!    as those that are open; a commit that would change one is refused. A serializable transaction, which sees the object itself, does not
@@ -17,78 +17,16 @@
 //! their opening it. So a mount notes each file of which a pending row says that it was being written, if somebody has its
 //! object open for writing ([`VarveFs::note_left_open`]), and leaves its row dirty until nobody has. So does a process that takes over.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use parking_lot::Mutex;
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::fs::VarveFs;
 
-/// Noted files beyond which those that are not mapped are forgotten.
-const NOTED_MAX: usize = 256;
-
-/// The files that are noted.
-#[derive(Debug, Default)]
-pub(crate) struct Mapped(Mutex<Noted>);
-
-#[derive(Debug, Default)]
-struct Noted {
-    /// Each with the number of its last note.
-    files: BTreeMap<InodeId, u64>,
-    /// Those that were left open by the death of a daemon, until they are looked at and nobody has them any more.
-    left: BTreeSet<InodeId>,
-    next: u64,
-    /// Beyond so many it is looked again which are mapped, if that is more than [`NOTED_MAX`].
-    look_at: usize,
-}
-
-impl Mapped {
-    /// Notes a file that is open for writing straight and about to be closed; true if those that are not mapped should be
-    /// forgotten by now ([`VarveFs::forget_unmapped`]).
-    pub(crate) fn note(&self, ino: InodeId) -> bool {
-        let mut noted = self.0.lock();
-        noted.next += 1;
-        let number = noted.next;
-        noted.files.insert(ino, number);
-        let many = noted.files.len() > noted.look_at.max(NOTED_MAX);
-        if many {
-            // Others need not look meanwhile.
-            noted.look_at = 2 * noted.files.len();
-        }
-        many
-    }
-
-    /// Whether a file was open for writing straight when it was closed, and is not known to be unmapped.
-    pub(crate) fn is_noted(&self, ino: InodeId) -> bool {
-        self.0.lock().files.contains_key(&ino)
-    }
-
-    /// Whether a file counts as one that is written to by who opened it before a daemon died.
-    pub(crate) fn is_left(&self, ino: InodeId) -> bool {
-        self.0.lock().left.contains(&ino)
-    }
-
-    /// One of those that were left open, if there is any.
-    pub(crate) fn any_left(&self) -> Option<InodeId> {
-        self.0.lock().left.first().copied()
-    }
-
-    /// Forgets a file unless it was noted again since it had this number.
-    fn forget(&self, ino: InodeId, number: u64) {
-        let mut noted = self.0.lock();
-        if noted.files.get(&ino) == Some(&number) {
-            noted.files.remove(&ino);
-        }
-    }
-}
-
 impl VarveFs {
     /// Of a mount that begins: notes a file that was being written when an earlier one died, if somebody still writes to it.
     pub(crate) fn note_left_open(&self, ino: InodeId) -> FsResult<()> {
         if self.objects.kept().is_some() && self.is_written_straight(ino)? {
-            self.objects.mapped.note(ino);
-            self.objects.mapped.0.lock().left.insert(ino);
+            self.objects.mapped.note_left(ino);
         }
         Ok(())
     }
@@ -100,7 +38,7 @@ impl VarveFs {
         }
         let is_written = self.is_written_straight(ino)?;
         if !is_written {
-            self.objects.mapped.0.lock().left.remove(&ino);
+            self.objects.mapped.end_left(ino);
         }
         Ok(is_written)
     }
@@ -110,18 +48,14 @@ impl VarveFs {
         if let Err(error) = self.mapped_files(|_| true) {
             log::debug!("files that were closed stay noted: {error}");
         }
-        let mut noted = self.objects.mapped.0.lock();
-        noted.look_at = 2 * noted.files.len();
+        self.objects.mapped.end_look();
     }
 
     /// The files among those that are `asked` for which are closed and still mapped, or open again, for writing straight.
     pub(crate) fn mapped_files(&self, asked: impl Fn(InodeId) -> bool) -> FsResult<Vec<InodeId>> {
-        let noted: Vec<(InodeId, u64)> = {
-            let noted = self.objects.mapped.0.lock();
-            noted.files.iter().map(|(ino, number)| (*ino, *number)).collect()
-        };
         let mut mapped = Vec::new();
-        for (ino, number) in noted.into_iter().filter(|(ino, _)| asked(*ino)) {
+        for (ino, number) in self.objects.mapped.noted().into_iter().filter(|(ino, _)| asked(*ino))
+        {
             match self.is_written_straight(ino)? {
                 true => mapped.push(ino),
                 false => self.objects.mapped.forget(ino, number),
@@ -150,6 +84,7 @@ mod tests {
     use varve_vfs::{Caller, OpenFlags, Vfs};
 
     use super::*;
+    use crate::objects::NOTED_MAX;
     use crate::{FormatOptions, MountOptions};
 
     #[test]
@@ -176,20 +111,21 @@ mod tests {
         let (mapped, map) = closed("mapped");
         for i in 0..3 * NOTED_MAX {
             closed(&format!("f{i}"));
-            assert!(fs.objects.mapped.0.lock().files.len() <= NOTED_MAX);
+            assert!(fs.objects.mapped.noted().len() <= NOTED_MAX);
         }
         // A sync under way has them open for writing.
         fs.sync().unwrap();
         assert_eq!(fs.mapped_files(|ino| ino == mapped).unwrap(), [mapped]);
         assert_eq!(fs.mapped_files(|_| true).unwrap(), [mapped]);
-        assert_eq!(fs.objects.mapped.0.lock().files.len(), 1);
+        assert_eq!(fs.objects.mapped.noted().len(), 1);
         // Noted again while it is looked for the last time.
-        let number = fs.objects.mapped.0.lock().files[&mapped];
+        let [(ino, number)] = fs.objects.mapped.noted()[..] else { panic!("one is noted") };
+        assert_eq!(ino, mapped);
         assert!(!fs.objects.mapped.note(mapped));
         fs.objects.mapped.forget(mapped, number);
         assert_eq!(fs.mapped_files(|_| true).unwrap(), [mapped]);
         drop(map);
         assert_eq!(fs.mapped_files(|_| true).unwrap(), []);
-        assert!(fs.objects.mapped.0.lock().files.is_empty());
+        assert!(fs.objects.mapped.noted().is_empty());
     }
 }

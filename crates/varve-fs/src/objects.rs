@@ -19,6 +19,8 @@
 
 mod durable;
 mod install;
+mod mapped;
+mod paths;
 mod stamps;
 mod unclaimed;
 mod view_file;
@@ -40,18 +42,19 @@ use crate::descriptors::{Claim, Descriptors};
 use crate::error;
 use crate::kept::{Kept, copy_file, create_dirs_between, exists};
 use crate::main_file::MainFile;
-use crate::mapped::Mapped;
 use crate::overlay::{Overlays, blocks_path};
 use crate::superblock::{kept_dir, objects_dir};
 pub(crate) use install::Staged;
+pub(crate) use mapped::Mapped;
+#[cfg(test)]
+pub(crate) use mapped::NOTED_MAX;
+pub(crate) use paths::{begun_path, object_path};
 pub(crate) use stamps::Stamp;
 use stamps::Stamps;
 use unclaimed::Unclaimed;
 pub(crate) use view_file::Own;
 use view_file::ViewFile;
 
-/// Files within one directory, and directories within the one above.
-const FAN_OUT: u64 = 10_000;
 /// Objects known to be made since the last sync. Of more it is not known.
 const MADE_MAX: usize = 16_384;
 
@@ -524,19 +527,6 @@ impl Objects {
         };
         rename().map_err(|error| error::object("rename", &from, error))
     }
-}
-
-/// Where a file is made that is to lie at `path` when it is whole.
-pub(crate) fn begun_path(path: &Path) -> PathBuf {
-    path.with_extension("begun")
-}
-
-/// Where the object of `ino` is below `dir`.
-pub(crate) fn object_path(dir: &Path, ino: InodeId) -> PathBuf {
-    let number = ino.get();
-    let lower = number / FAN_OUT;
-    let upper = lower / FAN_OUT;
-    dir.join(upper.to_string()).join(lower.to_string()).join(number.to_string())
 }
 
 #[cfg(test)]

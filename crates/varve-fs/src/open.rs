@@ -16,12 +16,10 @@ use varve_schema::{FileKind, InodeLocation, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
 
+use crate::descriptors::OpenNode;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
-
-/// An inode that is open here, with the descriptor of its large file.
-pub(crate) type OpenNode = varve_session::OpenNode<Arc<dyn File>>;
 
 /// An open file.
 pub(crate) type OpenFile = varve_session::OpenFile<Arc<dyn File>>;

@@ -33,8 +33,7 @@ use varve_vfs::{FsError, FsResult};
 
 use crate::error;
 use crate::objects::{Left, Objects};
-use crate::recover::pending_rows;
-use crate::rows::read_pending_row;
+use crate::rows::{pending_rows, read_pending_row};
 use crate::usage::Accounts;
 
 /// Ids that may wait.

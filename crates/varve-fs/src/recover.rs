@@ -3,41 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use varve_engine::{Direction, Store};
 use varve_namespace::Changes;
-use varve_schema::{EntrySuffix, META, Pending, RowKey};
-use varve_types::{InodeId, KeyspaceId};
+use varve_schema::{EntrySuffix, Pending};
+use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::rows::rows_from;
+use crate::rows::{PendingRows, pending_rows};
 
 /// Pending rows read at a time.
 const PENDING_BATCH: usize = 1000;
-
-/// Inodes of which something is pending.
-pub(crate) type PendingRows = Vec<(InodeId, Pending)>;
-
-/// Up to `max` pending rows from that of `from` on, in the order of ids, and where the rest begins, if any were found.
-pub(crate) fn pending_rows(
-    store: &dyn Store,
-    meta: KeyspaceId,
-    from: InodeId,
-    max: usize,
-) -> FsResult<(PendingRows, Option<InodeId>)> {
-    let range = rows_from(RowKey::pending(from));
-    let rows = store.scan(meta, range, Direction::Forward).map_err(error::store)?;
-    let (mut found, mut rest) = (PendingRows::new(), None);
-    for row in rows.take(max) {
-        let (key, value) = row.map_err(error::store)?;
-        let Some(key) = RowKey::from_bytes(&key) else { continue };
-        let kind = Pending::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
-        found.push((InodeId::new(key.suffix()), kind));
-        rest = key.suffix().checked_add(1).map(InodeId::new);
-    }
-    Ok((found, rest))
-}
 
 impl VarveFs {
     /// Calls `visit` with every pending row, in the order of ids; it may write and remove those it is called with.

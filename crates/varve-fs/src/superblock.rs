@@ -21,7 +21,7 @@ use varve_types::{InodeId, KeyspaceId};
 
 pub use copy::COPY_NAME;
 
-use crate::fs::take_lock;
+use crate::store_lock::take_lock;
 use crate::{EngineKind, FormatOptions};
 
 /// The newest layout this version reads and writes.

@@ -5,7 +5,7 @@
 //!    a name on (`pub use`), it leads further. Paths of tests do not count.
 //! 3. Files that reach each other by such paths are a circle: none of them can be read before the others.
 //!
-//! A circle has at most [`FILES_MAX`] files. [`KNOWN`] lists the crates where that does not hold yet; the list only gets shorter.
+//! A circle has at most [`FILES_MAX`] files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +14,6 @@ use super::imports::{Imports, Path};
 
 /// The most files of a circle.
 const FILES_MAX: usize = 5;
-
-/// The crates with a larger circle, and how many files it has. A crate that comes to hold the rule leaves the list.
-const KNOWN: &[(&str, usize)] = &[("varve-fs", 24)];
 
 /// How often a name may be passed on before it counts as defined where the search has come to.
 const PASSED_ON_MAX: u32 = 8;
@@ -56,52 +53,17 @@ impl Circles {
         modules.insert(path, Module { file: file.to_owned(), imports });
     }
 
-    /// Circles that are too large, and entries of the list that are not true any more.
+    /// Circles that are too large.
     pub(super) fn findings(&self) -> Vec<Finding> {
-        self.findings_beside(KNOWN)
-    }
-
-    fn findings_beside(&self, known: &[(&str, usize)]) -> Vec<Finding> {
-        let list = "the list in xtask/src/tidy/circles.rs";
-        let mut findings = Vec::new();
-        for (krate, modules) in &self.crates {
+        let too_large = |(krate, modules): (&String, &Modules)| {
             let circle = largest_circle(modules);
-            let count = circle.len();
-            let listed = known.iter().find(|(listed, _)| listed == krate).map(|(_, count)| *count);
-            let files = circle.join(" ");
-            findings.extend(match listed {
-                None if count > FILES_MAX => Some(Finding::failure(
-                    krate,
-                    None,
-                    format!(
-                        "{count} files import each other in a circle (at most {FILES_MAX}): {files}"
-                    ),
-                )),
-                Some(listed) if count > listed => Some(Finding::failure(
-                    krate,
-                    None,
-                    format!("the circle of {listed} files has grown to {count}: {files}"),
-                )),
-                Some(_) if count <= FILES_MAX => Some(Finding::failure(
-                    krate,
-                    None,
-                    format!(
-                        "no circle has more than {FILES_MAX} files: remove the crate from {list}"
-                    ),
-                )),
-                Some(listed) if count < listed => Some(Finding::note(
-                    krate,
-                    None,
-                    format!("the largest circle has {count} files, not {listed}: correct {list}"),
-                )),
-                _ => None,
-            });
-        }
-        let is_gone = |(krate, _): &&(&str, usize)| !self.crates.contains_key(*krate);
-        findings.extend(known.iter().filter(is_gone).map(|(krate, _)| {
-            Finding::failure(krate, None, format!("there is no such crate: remove it from {list}"))
-        }));
-        findings
+            let (count, files) = (circle.len(), circle.join(" "));
+            let what = format!(
+                "{count} files import each other in a circle (at most {FILES_MAX}): {files}"
+            );
+            (count > FILES_MAX).then(|| Finding::failure(krate, None, what))
+        };
+        self.crates.iter().filter_map(too_large).collect()
     }
 }
 
@@ -250,37 +212,22 @@ mod tests {
     }
 
     #[test]
-    fn the_list_must_be_true_and_get_shorter() {
+    fn a_circle_of_more_files_is_a_failure() {
         let content = |others: usize| {
             (0..others)
                 .map(|other| format!("fn f() {{ crate::m{other}::f() }}\n"))
                 .collect::<String>()
         };
-        let ring = |count: usize| {
-            let names: Vec<String> = (0..count).map(|at| format!("m{at}.rs")).collect();
+        let what = |count: usize| {
             let mut circles = Circles::default();
-            for name in names {
-                circles.read(&format!("crates/x/src/{name}"), &content(count));
+            for at in 0..count {
+                circles.read(&format!("crates/x/src/m{at}.rs"), &content(count));
             }
-            circles
+            let found = circles.findings().into_iter();
+            found.map(|finding| (finding.fails, finding.what)).collect::<Vec<_>>()
         };
-        let what = |count: usize, known: &[(&str, usize)]| {
-            let found = ring(count).findings_beside(known);
-            found.into_iter().map(|finding| (finding.fails, finding.what)).collect::<Vec<_>>()
-        };
-        assert_eq!(what(FILES_MAX, &[]), []);
+        assert_eq!(what(FILES_MAX), []);
         let larger = FILES_MAX + 1;
-        assert!(matches!(&what(larger, &[])[..], [(true, what)] if what.contains("m0.rs m1.rs")));
-        assert_eq!(what(larger, &[("x", larger)]), []);
-        assert!(
-            matches!(&what(larger + 1, &[("x", larger)])[..], [(true, what)] if what.contains("grown"))
-        );
-        assert!(matches!(&what(larger, &[("x", larger + 1)])[..], [(false, _)]));
-        assert!(
-            matches!(&what(FILES_MAX, &[("x", larger)])[..], [(true, what)] if what.contains("remove"))
-        );
-        assert!(
-            matches!(&what(1, &[("y", larger)])[..], [(true, what)] if what.contains("no such crate"))
-        );
+        assert!(matches!(&what(larger)[..], [(true, what)] if what.contains("m0.rs m1.rs")));
     }
 }

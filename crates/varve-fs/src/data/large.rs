@@ -24,11 +24,12 @@ use varve_types::{InodeId, Timestamp};
 use varve_vfs::{FsError, FsResult};
 
 use super::{At, end_of};
+use crate::descriptors::OpenNode;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::objects::Stamp;
-use crate::open::{OpenFile, OpenNode};
+use crate::open::OpenFile;
 
 /// The most bytes given back by one read.
 const READ_BYTES_MAX: usize = 16 << 20;

@@ -2,105 +2,31 @@
 //! was short, such as descriptors. And those that programs write to which opened them before an earlier daemon died.
 //!
 //! 1. Such a file waits here, and stays known as if it was looked up, so that its row is found ([`VarveFs::settle_unwritten`]).
-//! 2. Once locks have gone, or after [`RETRY_AFTER`], who next changes anything brings the row up to date, and of many the first
+//! 2. Once locks have gone, or after [`RETRY_AFTER`](queue::RETRY_AFTER), who next changes anything brings the row up to date, and of many the first
 //!    [`SETTLED_MAX`] ([`VarveFs::settle_waiting`]). The others have their turn with the next change, or if some have failed again
 //!    after the same time. Who begins a view or rolls back does so with all at once ([`VarveFs::settle_all_waiting`]).
 //!
 //! Until then it counts with the size that it had before. What still waits when the store is closed, and what there is no room
 //! for here, is left to the next writer's release or the next mount, which finds the pending row.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod queue;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use varve_schema::InodeLocation;
 use varve_types::InodeId;
-use varve_vfs::{Blocked, FsError, FsResult};
+use varve_vfs::{FsError, FsResult};
 
 use crate::fs::VarveFs;
+use queue::NEVER_MS;
+pub(crate) use queue::Unsettled;
 
 /// Files that may wait.
 const UNSETTLED_MAX: usize = 1024;
 
-/// After how long it is tried again what failed for another reason than locks.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-
 /// The most that one change brings up to date, or tries to.
 const SETTLED_MAX: usize = 64;
-
-/// Nothing is to be tried again.
-const NEVER_MS: u64 = u64::MAX;
-
-/// Files that wait. Each change looks at two numbers, and while locks are in the way of some whether any have gone.
-#[derive(Debug)]
-pub(crate) struct Unsettled {
-    /// When those that failed for another reason than locks are to be tried again, on the clock of [`VarveFs::monotonic_ms`].
-    retry_at_ms: AtomicU64,
-    /// Some were refused for locks.
-    any_blocked: AtomicBool,
-    waiting: Mutex<Waiting>,
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    inos: BTreeSet<InodeId>,
-    /// The last one that had its turn.
-    last: Option<InodeId>,
-    /// What the one of them that was refused first met.
-    blocked: Option<Blocked>,
-}
-
-impl Default for Unsettled {
-    fn default() -> Unsettled {
-        let retry_at_ms = AtomicU64::new(NEVER_MS);
-        Unsettled { retry_at_ms, any_blocked: AtomicBool::default(), waiting: Mutex::default() }
-    }
-}
-
-impl Unsettled {
-    /// `why` it could not be settled at `now_ms`. False if it waits already.
-    fn add(&self, ino: InodeId, why: &FsError, now_ms: u64) -> bool {
-        let mut waiting = self.waiting.lock();
-        let is_new = waiting.inos.insert(ino);
-        if let FsError::Blocked(blocked) = why {
-            waiting.blocked.get_or_insert_with(|| blocked.clone());
-            self.any_blocked.store(true, Ordering::Relaxed);
-        } else {
-            self.retry_at_ms.fetch_min(later(now_ms), Ordering::Relaxed);
-        }
-        is_new
-    }
-
-    /// Takes the next ones, `most` at most; the others are due later.
-    fn take(&self, most: usize, now_ms: u64) -> Vec<InodeId> {
-        let mut waiting = self.waiting.lock();
-        let Waiting { inos, last, .. } = &*waiting;
-        let after = inos.range((last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        let up_to = last.iter().flat_map(|last| inos.range(..=*last));
-        let taken: Vec<InodeId> = after.chain(up_to).take(most).copied().collect();
-        for ino in &taken {
-            waiting.inos.remove(ino);
-        }
-        (waiting.last, waiting.blocked) = (taken.last().copied(), None);
-        self.any_blocked.store(false, Ordering::Relaxed);
-        let retry_at_ms = if waiting.inos.is_empty() { NEVER_MS } else { later(now_ms) };
-        self.retry_at_ms.store(retry_at_ms, Ordering::Relaxed);
-        taken
-    }
-
-    /// Those that wait are due at once.
-    fn hurry(&self) {
-        if !self.waiting.lock().inos.is_empty() {
-            self.retry_at_ms.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-fn later(now_ms: u64) -> u64 {
-    now_ms + RETRY_AFTER.as_millis() as u64
-}
 
 impl VarveFs {
     /// Brings the row of a file up to date to which perhaps nobody writes any more. If that fails it stays dirty, which is right
@@ -128,7 +54,7 @@ impl VarveFs {
     /// Has it tried again later.
     pub(super) fn settle_later(&self, ino: InodeId, why: &FsError) -> FsResult<()> {
         let held = self.hold(ino)?;
-        if self.unsettled.waiting.lock().inos.len() >= UNSETTLED_MAX {
+        if self.unsettled.len() >= UNSETTLED_MAX {
             return Err(FsError::TryAgain);
         }
         // Each that waits has one lookup, whoever adds it.
@@ -141,7 +67,7 @@ impl VarveFs {
 
     /// Brings up to date some of what waits for that, if locks have gone or it is time. REQUIRES: the caller holds no row lock.
     pub(crate) fn settle_waiting(&self) {
-        let retry_at_ms = self.unsettled.retry_at_ms.load(Ordering::Relaxed);
+        let retry_at_ms = self.unsettled.retry_at_ms();
         if (retry_at_ms != NEVER_MS && retry_at_ms <= self.monotonic_ms()) || self.have_locks_gone()
         {
             self.settle_some(SETTLED_MAX);
@@ -150,10 +76,7 @@ impl VarveFs {
 
     /// Whether locks have gone for which some wait.
     fn have_locks_gone(&self) -> bool {
-        if !self.unsettled.any_blocked.load(Ordering::Relaxed) {
-            return false;
-        }
-        let blocked = self.unsettled.waiting.lock().blocked.clone();
+        let blocked = self.unsettled.blocked();
         blocked.is_some_and(|blocked| self.do_wait_for_locks(&blocked, Duration::ZERO))
     }
 

@@ -39,7 +39,8 @@ pub use finding::{Finding, Severity};
 pub use losses::Doubt;
 
 use crate::error;
-use crate::fs::{VarveFs, invalid};
+use crate::error::invalid;
+use crate::fs::VarveFs;
 use crate::lost::{LOST_NAME, Lost};
 use accounts::Account;
 use fact::Fact;

@@ -17,9 +17,11 @@ use varve_vfs::FsResult;
 use crate::clones::epochs_of;
 use crate::engine::Engine;
 use crate::error;
-use crate::fs::{Keyspaces, VarveFs, take_lock};
+use crate::fs::VarveFs;
+use crate::keyspaces::Keyspaces;
 use crate::objects::Objects;
 use crate::options::MountOptions;
+use crate::store_lock::take_lock;
 use crate::superblock::{Superblock, engine_dir};
 use crate::transactions::transactions_of;
 

@@ -8,8 +8,8 @@ use varve_schema::{InodeLocation, RowKey};
 use varve_types::{FileName, InodeId};
 use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened, RenameMode};
 
+use crate::descriptors::OpenNode;
 use crate::fs::VarveFs;
-use crate::open::OpenNode;
 
 impl VarveFs {
     /// Makes `new` under `name`; the entry counts as a lookup.

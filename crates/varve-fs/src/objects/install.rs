@@ -8,7 +8,8 @@ use varve_env::OpenMode;
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
-use super::{Objects, begun_path, object_path};
+use super::Objects;
+use super::paths::{begun_path, object_path};
 use crate::error;
 use crate::kept::{copy_file, exists};
 use crate::overlay::blocks_path;

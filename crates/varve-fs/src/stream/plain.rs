@@ -29,8 +29,7 @@ use crate::data::copy_stat;
 use crate::dictionaries::unreadable;
 use crate::error;
 use crate::fs::VarveFs;
-use crate::recover::pending_rows;
-use crate::rows::{read_entry_row, read_inode_row};
+use crate::rows::{pending_rows, read_entry_row, read_inode_row};
 
 /// Directories above one another before they are taken for a loop.
 const DEPTH_MAX: usize = 1 << 20;

@@ -13,7 +13,7 @@ use varve_engine::{StoreError, StoreResult};
 use varve_env::Env;
 
 use super::Superblock;
-use crate::fs::take_lock;
+use crate::store_lock::take_lock;
 
 /// Name of the superblock's copy within a store.
 pub const COPY_NAME: &str = "VARVE.copy";

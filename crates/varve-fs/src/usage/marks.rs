@@ -16,6 +16,9 @@ use varve_vfs::FsResult;
 use crate::error;
 use varve_session::IdHash;
 
+/// Directories that may have pending usage before they propagate it at once.
+pub(crate) const MARKS_MAX: usize = 1024;
+
 /// The marked directories.
 pub(super) struct Marks {
     table: Mutex<Table>,
@@ -67,7 +70,7 @@ impl Marks {
             table.next = table.next.max(key.suffix().saturating_add(1));
         }
         // Many slots at once are only in use where something is wrong; then new ones are taken.
-        let gaps = if table.next as usize <= 4 * super::MARKS_MAX { table.next } else { 0 };
+        let gaps = if table.next as usize <= 4 * MARKS_MAX { table.next } else { 0 };
         table.free = (0..gaps).filter(|slot| !used.contains(slot)).collect();
         let count = AtomicUsize::new(table.slots.len());
         Ok(Marks { table: Mutex::new(table), count, news: AtomicBool::new(false), of })

@@ -31,6 +31,7 @@
 //! Source: the recursive accounting of Ceph's file system (`rstats`), which is late by design. Departure:
 //! what is late is itself on record, so that an answer is exact at any moment.
 
+mod limits;
 mod marks;
 mod propagate;
 mod quota;
@@ -53,11 +54,8 @@ use crate::error;
 use crate::locks::RowLocks;
 use crate::rows::{read_inode_row, to_batch};
 use marks::Marks;
-pub(crate) use marks::MarksOf;
+pub(crate) use marks::{MARKS_MAX, MarksOf};
 use quota::Quotas;
-
-/// Directories that may have something pending before they tell it at once.
-pub(crate) const MARKS_MAX: usize = 1024;
 
 /// Directories marked in a batch that is not written yet: unless it is, their marks end.
 struct Begun<'a> {

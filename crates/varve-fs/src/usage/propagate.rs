@@ -18,7 +18,8 @@ use varve_schema::{Content, DirInfo, Inode, RowKey, UsageChange};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::{Accounts, MARKS_MAX};
+use super::Accounts;
+use super::marks::MARKS_MAX;
 
 impl Accounts {
     /// Propagates all pending usage if any directory was marked since the last time. So a mount that changes nothing writes

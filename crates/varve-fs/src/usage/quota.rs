@@ -21,15 +21,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
-use varve_engine::{Direction, KeyRange};
 use varve_namespace::{Changes, Standing};
-use varve_schema::{Content, Limits, META, RowKey, Usage, UsageChange};
+use varve_schema::{Content, Limits, Usage, UsageChange};
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, StatFs, TreeLimits, TreeQuota, TreeUsage};
+use varve_vfs::{FsError, FsResult, StatFs};
 
 use super::Accounts;
-use crate::error;
-use crate::fs::VarveFs;
 use crate::rows::read_inode_row;
 
 /// Directories of which is kept which domains they lie in.
@@ -37,9 +34,9 @@ const CHAINS_MAX: usize = 4096;
 
 /// The tree below a directory with limits.
 #[derive(Debug)]
-struct Domain {
-    top: InodeId,
-    limits: Limits,
+pub(super) struct Domain {
+    pub(super) top: InodeId,
+    pub(super) limits: Limits,
     used: Mutex<Usage>,
 }
 
@@ -82,6 +79,11 @@ impl Domain {
     fn note(&self, change: UsageChange) {
         let mut used = self.used.lock();
         *used = used.plus(change);
+    }
+
+    /// What lies below it.
+    pub(super) fn used(&self) -> Usage {
+        *self.used.lock()
     }
 
     fn bytes_left(&self) -> u64 {
@@ -255,115 +257,23 @@ impl Accounts {
         self.quotas.any() && self.quotas.domains.read().contains_key(&dir)
     }
 
+    /// All trees with limits.
+    pub(super) fn domains(&self) -> Vec<Arc<Domain>> {
+        self.quotas.domains.read().values().cloned().collect()
+    }
+
+    /// The tree below `top`, if it has limits.
+    pub(super) fn domain(&self, top: InodeId) -> Option<Arc<Domain>> {
+        self.quotas.domains.read().get(&top).cloned()
+    }
+
+    /// Sets the limits of the tree below `top`, which holds so much. REQUIRES: nothing else uses the file system yet, or all row locks.
+    pub(super) fn begin_domain(&self, top: InodeId, limits: Limits, used: Usage) {
+        self.quotas.put(top, Some(Domain { top, limits, used: Mutex::new(used) }));
+    }
+
     /// Ends the domain of a directory that was removed. It was empty, so no counters depend on it.
     pub(super) fn end_domain(&self, top: InodeId) {
         self.quotas.put(top, None);
-    }
-}
-
-impl VarveFs {
-    /// Reads all limits, and finds what lies below them. REQUIRES: nothing else uses the file system yet, or all row
-    /// locks.
-    pub(crate) fn load_quotas(&self) -> FsResult<()> {
-        let range = KeyRange::prefix(&RowKey::limits_prefix());
-        let mut found = Vec::new();
-        let rows = self.store.scan(self.meta, range, Direction::Forward).map_err(error::store)?;
-        for row in rows {
-            let (key, value) = row.map_err(error::store)?;
-            let Some(key) = RowKey::from_bytes(&key) else { continue };
-            let limits =
-                Limits::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
-            found.push((InodeId::new(key.suffix()), limits));
-        }
-        let tops: Vec<InodeId> = found.iter().map(|(top, _)| *top).collect();
-        let usages = if tops.is_empty() { HashMap::new() } else { self.recorded_usages(&tops)? };
-        for (top, limits) in found {
-            let used = Mutex::new(usages.get(&top).copied().unwrap_or_default());
-            self.accounts.quotas.put(top, Some(Domain { top, limits, used }));
-        }
-        Ok(())
-    }
-
-    /// Reads all limits again, after rows changed by another way. REQUIRES: all row locks.
-    pub(crate) fn reload_quotas(&self) -> FsResult<()> {
-        let tops: Vec<InodeId> = self.accounts.quotas.domains.read().keys().copied().collect();
-        tops.iter().for_each(|top| self.accounts.quotas.put(*top, None));
-        self.accounts.forget_chains();
-        self.load_quotas()
-    }
-
-    /// Sets the limits on what lies below `top`; none at all clears them. More may lie there already: then it
-    /// cannot grow.
-    pub(crate) fn do_set_limits(&self, top: InodeId, set: TreeLimits) -> FsResult<()> {
-        self.writable()?;
-        self.settle_growing();
-        let limits = Limits { bytes: set.bytes, inodes: set.inodes };
-        let _all = self.locks.lock_all();
-        self.dir_row(top)?;
-        let mut changes = Changes::new();
-        let domain = if limits == Limits::default() {
-            changes.reclaims_space = true;
-            changes.delete_meta(RowKey::limits(top));
-            None
-        } else {
-            changes.put_meta(RowKey::limits(top), limits.encode());
-            Some(Domain { top, limits, used: Mutex::new(self.recorded_usage(top)?) })
-        };
-        self.commit(&mut changes)?;
-        self.accounts.quotas.put(top, domain);
-        Ok(())
-    }
-
-    /// The limits that hold for the directory `dir`, and those below it.
-    pub(crate) fn do_quotas(&self, dir: InodeId) -> FsResult<Vec<TreeQuota>> {
-        self.dir_row(dir)?;
-        let mut related: Vec<_> = self.accounts.quotas.domains.read().values().cloned().collect();
-        for domain in std::mem::take(&mut related) {
-            if self.lies_within(dir, domain.top)? || self.lies_within(domain.top, dir)? {
-                related.push(domain);
-            }
-        }
-        self.told(&related)
-    }
-
-    /// Those that hold for it alone.
-    pub(crate) fn do_quotas_of(&self, dir: InodeId) -> FsResult<Vec<TreeQuota>> {
-        let (mut holding, mut at) = (Vec::new(), dir);
-        loop {
-            let Content::Directory(info) = self.dir_row(at)?.content else { break };
-            holding.extend(self.accounts.quotas.domains.read().get(&at).cloned());
-            if at == InodeId::ROOT {
-                break;
-            }
-            at = info.parent;
-        }
-        self.told(&holding)
-    }
-
-    /// What domains are and hold, by path.
-    fn told(&self, domains: &[Arc<Domain>]) -> FsResult<Vec<TreeQuota>> {
-        let mut quotas = Vec::new();
-        for domain in domains {
-            let Some(path) = self.path_of(domain.top)? else { continue };
-            let Usage { bytes, files, dirs } = *domain.used.lock();
-            let Limits { bytes: most_bytes, inodes } = domain.limits;
-            let limits = TreeLimits { bytes: most_bytes, inodes };
-            quotas.push(TreeQuota { path, limits, usage: TreeUsage { bytes, files, dirs } });
-        }
-        quotas.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(quotas)
-    }
-
-    /// Whether `dir` is `above` or lies below it, at some moment during the call.
-    pub(crate) fn lies_within(&self, dir: InodeId, above: InodeId) -> FsResult<bool> {
-        let mut at = dir;
-        while at != above {
-            let row = self.inode_row(at)?.map(|inode| inode.content);
-            let Some(Content::Directory(info)) = row.filter(|_| at != InodeId::ROOT) else {
-                return Ok(false);
-            };
-            at = info.parent;
-        }
-        Ok(true)
     }
 }

@@ -32,8 +32,8 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Transact};
 
 use crate::dictionaries::Dictionaries;
-use crate::error;
-use crate::fs::{VarveFs, invalid};
+use crate::error::{self, invalid};
+use crate::fs::VarveFs;
 use crate::snapshots::stored_name::{HIDDEN_NAME, parse_name};
 pub use name::{ViewKind, ViewName};
 pub(crate) use parts::{ViewParts, Views};
