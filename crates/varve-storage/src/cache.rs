@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,10 +33,20 @@ const FETCH_MAX: usize = 16;
 /// A piece of an object.
 type PieceId = (ObjectId, u64);
 
+/// A local cache of the bytes of objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// The directory. It is made if it is missing; what is in it belongs to the cache.
+    pub dir: PathBuf,
+    /// The most bytes in it.
+    pub bytes_max: u64,
+}
+
 /// Reads of data objects.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     requests: Arc<Requests>,
+    store: u128,
     memory: Cache<PieceId, Bytes, PieceBytes>,
     disk: Option<DiskCache>,
     /// Objects that are not there yet.
@@ -88,11 +98,16 @@ fn room_for(bytes: u64) -> Options {
 }
 
 impl BlockCache {
-    pub(crate) fn new(
+    /// The cache of the objects of a store, in memory and, if it is given, in a directory.
+    pub(crate) fn open(
+        machine: &Arc<dyn Env>,
         requests: Arc<Requests>,
+        store: u128,
         memory_bytes: u64,
-        disk: Option<DiskCache>,
-    ) -> BlockCache {
+        disk: Option<&CacheOptions>,
+    ) -> io::Result<BlockCache> {
+        let disk =
+            disk.map(|disk| DiskCache::open(Arc::clone(machine), store, disk)).transpose()?;
         let memory = Cache::with_options(
             room_for(memory_bytes.max(4 * PIECE_BYTES)),
             PieceBytes,
@@ -100,7 +115,12 @@ impl BlockCache {
             Default::default(),
         );
         let (staged, counters) = (Mutex::default(), Counters::default());
-        BlockCache { requests, memory, disk, staged, counters }
+        Ok(BlockCache { requests, store, memory, disk, staged, counters })
+    }
+
+    /// The store whose objects it has.
+    pub(crate) fn store(&self) -> u128 {
+        self.store
     }
 
     pub(crate) fn counts(&self) -> CacheCounts {
@@ -181,7 +201,7 @@ impl BlockCache {
             return Some(bytes);
         }
         let stored = self.disk.as_ref()?.read(piece)?;
-        match blocks::decode(piece.0, piece.1 * PIECE_BLOCKS, &stored) {
+        match blocks::decode(self.store, piece.0, piece.1 * PIECE_BLOCKS, &stored) {
             Ok(bytes) => {
                 self.counters.disk_hits.fetch_add(1, Ordering::Relaxed);
                 self.memory.insert(piece, bytes.clone());
@@ -208,11 +228,12 @@ impl BlockCache {
         let fetched = self.requests.read_all(&ranges)?;
         let each = pieces.iter().zip(fetched).map(|(&piece, stored)| {
             let (id, number) = piece;
-            let bytes = blocks::decode(id, number * PIECE_BLOCKS, &stored).map_err(|what| {
-                let address = self.requests.address();
-                let text = format!("{} of {address} is damaged: {what}", data_name(id));
-                io::Error::new(io::ErrorKind::InvalidData, text)
-            })?;
+            let bytes =
+                blocks::decode(self.store, id, number * PIECE_BLOCKS, &stored).map_err(|what| {
+                    let address = self.requests.address();
+                    let text = format!("{} of {address} is damaged: {what}", data_name(id));
+                    io::Error::new(io::ErrorKind::InvalidData, text)
+                })?;
             if let Some(disk) = &self.disk {
                 disk.write(piece, &stored);
             }
@@ -240,6 +261,7 @@ pub(crate) struct DiskCache {
 struct Files {
     machine: Arc<dyn Env>,
     dir: PathBuf,
+    store: u128,
 }
 
 #[derive(Clone, Debug)]
@@ -265,26 +287,34 @@ impl Lifecycle<PieceId, u64> for Remove {
 
 impl Files {
     fn path(&self, (id, piece): PieceId) -> PathBuf {
-        self.dir.join(format!("{:x}-{:x}-{piece:x}", id.epoch, id.number))
+        let ObjectId { epoch, number } = id;
+        self.dir.join(format!("{:x}-{epoch:x}-{number:x}-{piece:x}", self.store))
+    }
+
+    /// The piece of this store whose file has this name.
+    fn piece(&self, name: &str) -> Option<PieceId> {
+        let (store, name) = name.split_once('-')?;
+        let mut parts = name.split('-').map(|part| u64::from_str_radix(part, 16).ok());
+        let (epoch, number, piece) = (parts.next()??, parts.next()??, parts.next()??);
+        let is_own = u128::from_str_radix(store, 16) == Ok(self.store);
+        is_own.then_some((ObjectId { epoch, number }, piece))
     }
 }
 
-fn piece_of(name: &str) -> Option<PieceId> {
-    let mut parts = name.split('-').map(|part| u64::from_str_radix(part, 16).ok());
-    let (epoch, number, piece) = (parts.next()??, parts.next()??, parts.next()??);
-    Some((ObjectId { epoch, number }, piece))
-}
-
 impl DiskCache {
-    /// The cache in `dir`, which is made if it is missing, with at most so many bytes. Reads the names that are there.
-    pub(crate) fn open(machine: Arc<dyn Env>, dir: &Path, bytes_max: u64) -> io::Result<DiskCache> {
+    /// Opens the cache of a store. Reads the names that are there, and removes the files that are no pieces of it.
+    fn open(
+        machine: Arc<dyn Env>,
+        store: u128,
+        CacheOptions { dir, bytes_max }: &CacheOptions,
+    ) -> io::Result<DiskCache> {
         match machine.create_dir(dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let files = Arc::new(Files { machine, dir: dir.to_path_buf() });
+        let files = Arc::new(Files { machine, dir: dir.clone(), store });
         let index = Cache::with_options(
-            room_for(bytes_max.max(4 * PIECE_BYTES)),
+            room_for((*bytes_max).max(4 * PIECE_BYTES)),
             FileBytes,
             Default::default(),
             Remove(Arc::clone(&files)),
@@ -292,11 +322,9 @@ impl DiskCache {
         let cache = DiskCache { files, index };
         for item in cache.files.machine.list(dir)? {
             let path = dir.join(&item.name);
-            let Some(piece) = item.name.to_str().and_then(piece_of) else {
-                // A piece that was being written when the process ended.
-                if item.name.to_string_lossy().ends_with(".new") {
-                    let _ = cache.files.machine.remove_file(&path);
-                }
+            let Some(piece) = item.name.to_str().and_then(|name| cache.files.piece(name)) else {
+                // Of a store that was at the same address before, or not whole.
+                let _ = cache.files.machine.remove_file(&path);
                 continue;
             };
             if let Ok(stat) = cache.files.machine.stat(&path) {

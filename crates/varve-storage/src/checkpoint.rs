@@ -40,7 +40,7 @@ impl Store {
         if !is_due || live.checkpoint.is_some() || live.records_since_root == 0 {
             return;
         }
-        let (table, saved) = live.tree.save(&mut || self.new_id(writer));
+        let (table, saved) = live.tree.save(live.store, &mut || self.new_id(writer));
         let seq = live.seq;
         let first = live.root.map_or(1, |root| root + 1);
         if let Some(root) = live.root {

@@ -12,7 +12,7 @@ use varve_env::{
 };
 use varve_types::Timestamp;
 
-use crate::cache::{BlockCache, DiskCache};
+use crate::cache::CacheOptions;
 use crate::file::{RemoteFile, stat_of};
 use crate::objects::{Objects, Retry};
 use crate::record::{Change, Owner};
@@ -24,15 +24,6 @@ use crate::tree::Found;
 const SPACE_BYTES: u64 = 1 << 50;
 /// The upkeep looks for work so often.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A local cache of the bytes of objects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheOptions {
-    /// The directory. It is made if it is missing; what is in it belongs to the cache.
-    pub dir: PathBuf,
-    /// The most bytes in it.
-    pub bytes_max: u64,
-}
 
 /// How [`RemoteEnv`] reaches a store.
 #[derive(Clone, Debug)]
@@ -84,8 +75,7 @@ impl fmt::Debug for RemoteEnv {
 
 /// Makes an empty store. Fails, and changes nothing, if there is an object below the prefix.
 pub fn format(machine: &Arc<dyn Env>, remote: &Remote) -> io::Result<()> {
-    let objects = Arc::clone(&remote.objects);
-    Store::format(machine, &Arc::new(Requests::new(objects, Arc::clone(machine), remote.retry)))
+    Store::format(machine, &Arc::new(Requests::new(machine, remote)))
 }
 
 /// What is below the anchor.
@@ -103,8 +93,7 @@ impl RemoteEnv {
         anchor: &Path,
         remote: Remote,
     ) -> io::Result<Arc<RemoteEnv>> {
-        let (requests, cache) = RemoteEnv::parts(&machine, &remote)?;
-        let store = Store::read(Arc::clone(&machine), requests, cache, remote.options)?;
+        let store = Store::read(Arc::clone(&machine), remote)?;
         Ok(Arc::new(RemoteEnv { machine, anchor: anchor.to_path_buf(), store, upkeep: None }))
     }
 
@@ -117,9 +106,7 @@ impl RemoteEnv {
         owner: Owner,
         is_dead: impl Fn(&Owner) -> bool,
     ) -> io::Result<Arc<RemoteEnv>> {
-        let (requests, cache) = RemoteEnv::parts(&machine, &remote)?;
-        let options = remote.options;
-        let store = Store::own(Arc::clone(&machine), requests, cache, options, owner, is_dead)?;
+        let store = Store::own(Arc::clone(&machine), remote, owner, is_dead)?;
         let upkeep = if machine.is_deterministic() {
             None
         } else {
@@ -130,15 +117,6 @@ impl RemoteEnv {
             Some(Upkeep { stop, thread: Mutex::new(Some(handle)) })
         };
         Ok(Arc::new(RemoteEnv { machine, anchor: anchor.to_path_buf(), store, upkeep }))
-    }
-
-    fn parts(machine: &Arc<dyn Env>, remote: &Remote) -> io::Result<(Arc<Requests>, BlockCache)> {
-        let objects = Arc::clone(&remote.objects);
-        let requests = Arc::new(Requests::new(objects, Arc::clone(machine), remote.retry));
-        let open = |at: &CacheOptions| DiskCache::open(Arc::clone(machine), &at.dir, at.bytes_max);
-        let disk = remote.cache.as_ref().map(open).transpose()?;
-        let cache = BlockCache::new(Arc::clone(&requests), remote.options.memory_bytes, disk);
-        Ok((requests, cache))
     }
 
     /// Makes everything durable, and gives the store up. Later changes fail.

@@ -32,8 +32,8 @@ mod requests;
 mod store;
 mod tree;
 
-pub use cache::CacheCounts;
-pub use env::{CacheOptions, Remote, RemoteEnv, format};
+pub use cache::{CacheCounts, CacheOptions};
+pub use env::{Remote, RemoteEnv, format};
 pub use memory::{Fate, MemoryObjects, Request};
 pub use objects::{Created, LIST_MAX, ObjectInfo, Objects, Retry, is_transient, transient};
 pub use record::Owner;

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use varve_env::Env;
 
-use crate::cache::BlockCache;
+use crate::env::Remote;
 use crate::objects::Created;
 use crate::record::{Kind, Notice, OWNER, Owner, Record, decode, encode, journal_name};
 use crate::replay::{Loaded, damaged};
 use crate::requests::Requests;
-use crate::store::{Store, StoreOptions, Writer};
+use crate::store::{Store, Writer};
 
 /// The longest lease that is waited out, in milliseconds: no owner asks for an hour.
 const LEASE_MAX_MS: u64 = 3_600_000;
@@ -49,12 +49,12 @@ impl Store {
     /// Becomes the owner of the store.
     pub(crate) fn own(
         machine: Arc<dyn Env>,
-        requests: Arc<Requests>,
-        cache: BlockCache,
-        options: StoreOptions,
+        remote: Remote,
         mut owner: Owner,
         is_dead: impl Fn(&Owner) -> bool,
     ) -> io::Result<Arc<Store>> {
+        let requests = Arc::new(Requests::new(&machine, &remote));
+        let options = remote.options.clone();
         let mut loaded = Loaded::read(&requests)?.ok_or_else(|| Store::none(&requests))?;
         let id = machine.random();
         let mut wait = None;
@@ -99,8 +99,7 @@ impl Store {
                     deposed_by: Mutex::default(),
                     sure_at: AtomicU64::new(sure_at),
                 };
-                let store =
-                    Store::with(machine, requests, cache, options, loaded.live, Some(writer));
+                let store = Store::with(machine, requests, remote, loaded.live, Some(writer))?;
                 store.renew()?;
                 return Ok(store);
             }

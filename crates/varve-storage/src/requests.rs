@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use varve_env::{Env, told};
 
+use crate::env::Remote;
 use crate::objects::{Created, ObjectInfo, Objects, Retry, is_transient};
 
 /// The object store of one open store.
@@ -63,8 +64,9 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 impl Requests {
-    pub(crate) fn new(objects: Arc<dyn Objects>, machine: Arc<dyn Env>, retry: Retry) -> Requests {
-        Requests { objects, machine, retry, counters: Counters::default() }
+    pub(crate) fn new(machine: &Arc<dyn Env>, remote: &Remote) -> Requests {
+        let (objects, machine) = (Arc::clone(&remote.objects), Arc::clone(machine));
+        Requests { objects, machine, retry: remote.retry, counters: Counters::default() }
     }
 
     pub(crate) fn address(&self) -> String {

@@ -29,6 +29,7 @@ use varve_env::Env;
 use crate::blocks;
 use crate::cache::{BlockCache, CacheCounts};
 use crate::checkpoint::{Checkpoint, UPLOADS_MAX};
+use crate::env::Remote;
 use crate::extents::ObjectId;
 use crate::node::{Node, Uploaded};
 use crate::objects::Created;
@@ -189,27 +190,26 @@ impl Store {
         io::Error::new(io::ErrorKind::NotFound, text)
     }
 
+    /// A store of which this state was read.
     pub(crate) fn with(
         machine: Arc<dyn Env>,
         requests: Arc<Requests>,
-        cache: BlockCache,
-        options: StoreOptions,
+        remote: Remote,
         live: Live,
         writer: Option<Writer>,
-    ) -> Arc<Store> {
-        let (live, counts) = (Mutex::new(live), Mutex::default());
-        Arc::new(Store { machine, requests, cache, options, writer, live, counts })
+    ) -> io::Result<Arc<Store>> {
+        let (memory_bytes, disk) = (remote.options.memory_bytes, remote.cache.as_ref());
+        let cache =
+            BlockCache::open(&machine, Arc::clone(&requests), live.store, memory_bytes, disk)?;
+        let (options, live, counts) = (remote.options, Mutex::new(live), Mutex::default());
+        Ok(Arc::new(Store { machine, requests, cache, options, writer, live, counts }))
     }
 
     /// The newest state, to read.
-    pub(crate) fn read(
-        machine: Arc<dyn Env>,
-        requests: Arc<Requests>,
-        cache: BlockCache,
-        options: StoreOptions,
-    ) -> io::Result<Arc<Store>> {
+    pub(crate) fn read(machine: Arc<dyn Env>, remote: Remote) -> io::Result<Arc<Store>> {
+        let requests = Arc::new(Requests::new(&machine, &remote));
         let loaded = Loaded::read(&requests)?.ok_or_else(|| Store::none(&requests))?;
-        Ok(Store::with(machine, requests, cache, options, loaded.live, None))
+        Store::with(machine, requests, remote, loaded.live, None)
     }
 
     /// The owner's state; `ReadOnlyFilesystem` for a reader.
@@ -278,6 +278,7 @@ impl Store {
     /// Objects of so many bytes each, of all parts, and where each part is in them.
     fn chunks(&self, writer: &Writer, parts: Vec<Bytes>) -> (Vec<(String, Bytes)>, Uploaded) {
         let (mut objects, mut uploaded) = (Vec::new(), Uploaded::new());
+        let store = self.cache.store();
         let mut close = |chunk: &mut Vec<Bytes>| {
             let id = self.new_id(writer);
             let mut from = 0;
@@ -285,7 +286,7 @@ impl Store {
                 uploaded.insert(part.as_ptr() as usize, (part.clone(), id, from));
                 from += part.len() as u64;
             }
-            objects.push((data_name(id), blocks::encode(id, chunk)));
+            objects.push((data_name(id), blocks::encode(store, id, chunk)));
             chunk.clear();
         };
         let (mut chunk, mut chunk_bytes) = (Vec::new(), 0);

@@ -64,6 +64,7 @@ pub(crate) enum Found {
 /// Objects that a save makes.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
+    store: u128,
     /// By name.
     pub(crate) objects: Vec<(String, Bytes)>,
     /// What is read as this data until it is there.
@@ -356,8 +357,12 @@ impl Tree {
 
     /// Makes tables of the directories that changed, and objects of the bytes that only the journal has. Returns the
     /// table of the root.
-    pub(crate) fn save(&mut self, id: &mut dyn FnMut() -> ObjectId) -> (Option<ObjectId>, Saved) {
-        let (mut saved, mut left) = (Saved::default(), Vec::new());
+    pub(crate) fn save(
+        &mut self,
+        store: u128,
+        id: &mut dyn FnMut() -> ObjectId,
+    ) -> (Option<ObjectId>, Saved) {
+        let (mut saved, mut left) = (Saved { store, ..Saved::default() }, Vec::new());
         let table = save_dir(&mut self.root, id, &mut saved, &mut left);
         left.into_iter().for_each(|id| self.leave(GarbageKind::Dir(id)));
         (table, saved)
@@ -431,7 +436,7 @@ fn pack(base: &mut Meta, id: &mut dyn FnMut() -> ObjectId, saved: &mut Saved) {
         from += *len;
     }
     if let Some(id) = object {
-        saved.objects.push((crate::record::data_name(id), blocks::encode(id, &parts)));
+        saved.objects.push((crate::record::data_name(id), blocks::encode(saved.store, id, &parts)));
         saved.staged.push((id, parts.concat().into()));
     }
 }
