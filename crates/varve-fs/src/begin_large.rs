@@ -23,7 +23,7 @@ impl VarveFs {
         };
         expected
             && self.options.passthrough
-            && self.objects.kept().is_some()
+            && self.objects.preimages().is_some()
             && !self.accounts.has_quotas()
     }
 

@@ -7,7 +7,7 @@ use varve_engine::{Db, DbOptions, Store, StoreError, StoreResult};
 use varve_env::Env;
 
 use crate::engine::EngineKind;
-use crate::kept::exists;
+use crate::files::exists;
 use crate::objects::Objects;
 use crate::options::MountOptions;
 use crate::superblock::{Superblock, engine_dir, objects_dir};

@@ -11,14 +11,14 @@ use varve_schema::key::STORE_ID;
 use varve_schema::{Content, DirInfo, FileKind, Inode, Times};
 use varve_types::{FileFlags, InodeId};
 
-use crate::kept::exists;
+use crate::files::exists;
 use crate::keyspaces::Keyspaces;
 use crate::options::FormatOptions;
 use crate::rows::whole_batch;
 use crate::store_lock::take_lock;
 use crate::superblock::{
-    COPY_NAME, LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, kept_dir,
-    objects_dir, views_dir,
+    COPY_NAME, LARGE_FILE_THRESHOLDS, SUPERBLOCK_NAME, Superblock, engine_dir, objects_dir,
+    preimages_dir, views_dir,
 };
 
 /// Makes a store in `dir`, durably, and says what it is. The directory is made if it does not exist.
@@ -73,7 +73,7 @@ pub(crate) fn begin_store(
 /// Refuses a directory with parts of a store, as a load that failed leaves: its rows and large files would be among those of the
 /// new one.
 fn check_nothing_left(env: &dyn Env, dir: &Path) -> StoreResult<()> {
-    for part in [engine_dir(dir), objects_dir(dir), views_dir(dir), kept_dir(dir)] {
+    for part in [engine_dir(dir), objects_dir(dir), views_dir(dir), preimages_dir(dir)] {
         match env.list(&part) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             items if items.as_ref().is_ok_and(Vec::is_empty) => {}

@@ -104,7 +104,7 @@ impl VarveFs {
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
         let meta = keyspaces.meta;
         let (both, marks_max) = ((meta, keyspaces.data), options.marked_dirs_max);
-        let marks = match objects.kept() {
+        let marks = match objects.preimages() {
             Some(_) => MarksOf::Main,
             None if serial.is_some() => MarksOf::SerialView,
             None => MarksOf::View,

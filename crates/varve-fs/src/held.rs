@@ -97,8 +97,8 @@ impl VarveFs {
 
     /// The same without waiting for anybody: `None` while another operation has moved it and is about to say so.
     pub(crate) fn peek_inode(&self, ino: InodeId) -> FsResult<Option<Inode>> {
-        if ino.is_made_up() {
-            return self.made_up(ino).ok_or(FsError::Stale).map(Some);
+        if ino.is_synthetic() {
+            return self.synthetic(ino).ok_or(FsError::Stale).map(Some);
         }
         match self.session.inodes.place(ino)? {
             Some(InodeLocation::Detached(inode)) => Ok(Some(*inode)),
@@ -136,7 +136,7 @@ impl VarveFs {
     }
 
     fn hold_and(&self, ino: InodeId, also: Option<RowKey>) -> FsResult<Held<'_>> {
-        if ino.is_made_up() {
+        if ino.is_synthetic() {
             return Err(FsError::NotPermitted);
         }
         for _ in 0..RETRIES_MAX {

@@ -23,7 +23,7 @@ use crate::error;
 /// Ids reserved by one write of the mark.
 pub(crate) const RESERVE: u64 = 1 << 20;
 
-/// No id is handed out from here on, as others are made up of ids ([`crate::synthetic`]): stores come nowhere near.
+/// No id is handed out from here on, as synthetic ids contain ids ([`crate::synthetic`]): stores come nowhere near.
 pub(crate) const IDS_END: u64 = 1 << 60;
 
 /// Ids above this one are none: no store hands out so many.
@@ -149,7 +149,7 @@ pub(crate) fn decode_mark(bytes: &Bytes) -> FsResult<u64> {
 mod tests {
     use super::*;
 
-    /// A received stream could move them where what is made up of them makes no sense.
+    /// A received stream could move them where the synthetic ids that contain them make no sense.
     #[test]
     fn ids_have_an_end() {
         use std::path::Path;

@@ -1,5 +1,5 @@
-//! A large file in the main view: the object, of which is kept what views see of it before it changes
-//! ([`crate::kept`]).
+//! A large file in the main tree: the object, whose preimage is saved for the views that see it before it changes
+//! ([`crate::preimages`]).
 //!
 //! Who has its descriptor, like the kernel, goes past that; so it is only given away when all of the object is
 //! kept or no view sees it ([`crate::open`]).
@@ -13,19 +13,19 @@ use std::sync::Arc;
 use varve_env::{Allocate, File, FileStat, Seek};
 use varve_types::{InodeId, Timestamp};
 
-use crate::kept::Kept;
+use crate::preimages::Preimages;
 
 /// See the module's comment.
 pub(crate) struct MainFile {
-    kept: Arc<Kept>,
+    preimages: Arc<Preimages>,
     ino: InodeId,
     file: Arc<dyn File>,
 }
 
 impl MainFile {
     /// The object of `ino`, which is `file`.
-    pub(crate) fn new(kept: Arc<Kept>, ino: InodeId, file: Arc<dyn File>) -> MainFile {
-        MainFile { kept, ino, file }
+    pub(crate) fn new(preimages: Arc<Preimages>, ino: InodeId, file: Arc<dyn File>) -> MainFile {
+        MainFile { preimages, ino, file }
     }
 
     fn change<T>(
@@ -33,7 +33,7 @@ impl MainFile {
         bytes: Range<u64>,
         change: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
-        self.kept.change(self.ino, self.file.as_ref(), bytes, change)
+        self.preimages.change(self.ino, self.file.as_ref(), bytes, change)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::fs::VarveFs;
 impl VarveFs {
     /// Of a mount that begins: notes a file that was being written when an earlier one died, if somebody still writes to it.
     pub(crate) fn note_left_open(&self, ino: InodeId) -> FsResult<()> {
-        if self.objects.kept().is_some() && self.is_written_straight(ino)? {
+        if self.objects.preimages().is_some() && self.is_written_straight(ino)? {
             self.objects.mapped.note_left(ino);
         }
         Ok(())

@@ -13,7 +13,7 @@
 //!
 //! A view has objects of its own, `views/E/K/J/I`, where E is its epoch, for what it has made, and blocks of its own,
 //! `views/E/K/J/I.blocks` ([`crate::overlay`]), for what it has changed; of all others it sees those of the store, as they
-//! were when it began ([`crate::kept`], [`crate::views`]).
+//! were when it began ([`crate::preimages`], [`crate::views`]).
 //!
 //! Source: TableFS 4.2.1.
 
@@ -40,10 +40,11 @@ use varve_vfs::{FsError, FsResult};
 
 use crate::descriptors::{Claim, Descriptors};
 use crate::error;
-use crate::kept::{Kept, copy_file, create_dirs_between, exists};
+use crate::files::{copy_file, create_dirs_between, exists};
 use crate::main_file::MainFile;
 use crate::overlay::{Overlays, blocks_path};
-use crate::superblock::{kept_dir, objects_dir};
+use crate::preimages::Preimages;
+use crate::superblock::{objects_dir, preimages_dir};
 pub(crate) use install::Staged;
 pub(crate) use mapped::Mapped;
 #[cfg(test)]
@@ -90,8 +91,8 @@ pub(crate) struct Objects {
 /// Where the bytes of objects that are not in the directory are.
 #[derive(Debug)]
 enum Origin {
-    /// Nowhere: these are the store's own. What views still see of them is kept.
-    Store(Arc<Kept>),
+    /// Nowhere: these are the store's own. What views still see of them has preimages.
+    Store(Arc<Preimages>),
     /// In the store, as a view of this epoch sees it; `None`: as it is, which locks keep so.
     View { store: Arc<Objects>, epoch: Option<InodeId> },
 }
@@ -137,8 +138,9 @@ impl Objects {
         let descriptors = Arc::new(Descriptors::new(open_max));
         let storage = Arc::new(Storage { watch, asking, failed: OnceLock::new(), descriptors });
         let overlays = Arc::new(Overlays::new(Arc::clone(&env)));
-        let kept = Kept::new(Arc::clone(&env), kept_dir(store), Arc::clone(&overlays));
-        let origin = Origin::Store(Arc::new(kept));
+        let preimages =
+            Preimages::new(Arc::clone(&env), preimages_dir(store), Arc::clone(&overlays));
+        let origin = Origin::Store(Arc::new(preimages));
         Ok(Objects::with(env, objects_dir(store), (storage, overlays, Arc::default()), origin))
     }
 
@@ -184,37 +186,39 @@ impl Objects {
     /// By what objects are removed and installed: it takes room that is held for that where there is no other.
     fn freeing(&self) -> &Arc<dyn Env> {
         match &self.origin {
-            Origin::Store(kept) => kept.freeing(),
+            Origin::Store(preimages) => preimages.freeing(),
             Origin::View { store, .. } => store.freeing(),
         }
     }
 
-    /// What is kept of the store's objects; `None` for those of a view.
-    pub(crate) fn kept(&self) -> Option<&Arc<Kept>> {
+    /// The preimages of the store's objects; `None` for those of a view.
+    pub(crate) fn preimages(&self) -> Option<&Arc<Preimages>> {
         match &self.origin {
-            Origin::Store(kept) => Some(kept),
+            Origin::Store(preimages) => Some(preimages),
             Origin::View { .. } => None,
         }
     }
 
     /// Keeps all of the object of `ino` for the views that see it, for who changes it without telling.
-    pub(crate) fn keep_all(&self, ino: InodeId) -> FsResult<()> {
-        let Some(kept) = self.kept() else { return Ok(()) };
+    pub(crate) fn save_all(&self, ino: InodeId) -> FsResult<()> {
+        let Some(preimages) = self.preimages() else { return Ok(()) };
         let path = self.path(ino);
-        kept.keep_all(ino, &path).map_err(|error| error::object("keep for a view", &path, error))
+        preimages
+            .save_all(ino, &path)
+            .map_err(|error| error::object("keep for a view", &path, error))
     }
 
     /// Whether the object of `ino` may be changed by who does not tell, without copying it.
     pub(crate) fn is_free(&self, ino: InodeId, object: &dyn File) -> FsResult<bool> {
-        let Some(kept) = self.kept() else { return Ok(true) };
+        let Some(preimages) = self.preimages() else { return Ok(true) };
         let fail = |error| error::object("keep for a view", &self.path(ino), error);
-        kept.is_free(ino, object).map_err(fail)
+        preimages.is_free(ino, object).map_err(fail)
     }
 
     /// The object of `ino`, which is `file`, for who reads and changes it.
     pub(crate) fn wrap(&self, ino: InodeId, file: Arc<dyn File>) -> Arc<dyn File> {
-        match self.kept() {
-            Some(kept) => Arc::new(MainFile::new(Arc::clone(kept), ino, file)),
+        match self.preimages() {
+            Some(preimages) => Arc::new(MainFile::new(Arc::clone(preimages), ino, file)),
             None => file,
         }
     }
@@ -239,8 +243,8 @@ impl Objects {
         with: impl FnOnce(&dyn File) -> io::Result<T>,
     ) -> io::Result<T> {
         let path = self.path(ino);
-        match (self.kept(), epoch) {
-            (Some(kept), Some(epoch)) => kept.read(epoch, ino, &path, with),
+        match (self.preimages(), epoch) {
+            (Some(preimages), Some(epoch)) => preimages.read(epoch, ino, &path, with),
             (Some(_), None) => with(self.env.open(&path, OpenMode::Read)?.as_ref()),
             (None, _) => Err(io::ErrorKind::NotFound.into()),
         }
@@ -319,7 +323,7 @@ impl Objects {
         let mut claimed = self.claimed.lock();
         create_dirs_between(env.as_ref(), top, path)?;
         claimed.dirs.insert(self.dir.clone());
-        if self.kept().is_none() {
+        if self.preimages().is_none() {
             // The directory of a view's own is made with its first object.
             claimed.dirs.extend(self.dir.ancestors().skip(1).take(2).map(Path::to_path_buf));
         }
@@ -420,10 +424,10 @@ impl Objects {
     /// After a power cut no row will miss it: before the next sync none that ever claimed it is there, as none is covered by a
     /// barrier, and from then on that batch is, which stands before the barrier.
     pub(crate) fn remove_made(&self, ino: InodeId) -> FsResult<()> {
-        let Some(kept) = self.kept() else { return Ok(()) };
+        let Some(preimages) = self.preimages() else { return Ok(()) };
         {
             let mut claimed = self.claimed.lock();
-            if !claimed.made.remove(&ino) || kept.may_be_seen(ino) {
+            if !claimed.made.remove(&ino) || preimages.may_be_seen(ino) {
                 return Ok(());
             }
             claimed.files.remove(&ino);
@@ -492,7 +496,7 @@ impl Objects {
                 _ => Ok(()),
             })
         };
-        self.kept().map_or_else(sync, |versions| versions.marking(&kept, sync))?;
+        self.preimages().map_or_else(sync, |versions| versions.marking(&kept, sync))?;
         Ok(left)
     }
 
@@ -503,8 +507,8 @@ impl Objects {
         path: &Path,
         unsynced: &mut BTreeSet<PathBuf>,
     ) -> io::Result<()> {
-        match self.kept() {
-            Some(kept) if kept.take(ino, path, unsynced)? => Ok(()),
+        match self.preimages() {
+            Some(preimages) if preimages.take(ino, path, unsynced)? => Ok(()),
             _ => self.freeing().remove_file(path),
         }
     }

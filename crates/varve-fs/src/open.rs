@@ -129,7 +129,7 @@ impl VarveFs {
             && ends_right
             && (straight || !watched && self.may_pass(held.inode.ino, object.as_ref(), flags)?);
         if straight && flags.write {
-            self.objects.keep_all(held.inode.ino)?;
+            self.objects.save_all(held.inode.ino)?;
         }
         if has_descriptor && flags.write && flags.sync {
             // Of what is written straight, and durable with the write, nobody tells us. That no clean row can come back is not
@@ -281,7 +281,7 @@ impl VarveFs {
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
         self.writable()?;
-        if parent.is_made_up() {
+        if parent.is_synthetic() {
             return Err(FsError::NotPermitted);
         }
         // A commit takes all rows of a view under their locks.

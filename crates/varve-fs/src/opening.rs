@@ -151,8 +151,8 @@ impl VarveFs {
         let objects = Objects::new(Arc::clone(&env), dir, options.open_objects_max())?;
         let objects = Arc::new(objects);
         let Engine { store, db } = open_store(&engine_dir(dir))?;
-        if let (Some(db), Some(kept)) = (&db, objects.kept()) {
-            kept.free_by(db.freeing_env());
+        if let (Some(db), Some(preimages)) = (&db, objects.preimages()) {
+            preimages.free_by(db.freeing_env());
         }
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
         superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;

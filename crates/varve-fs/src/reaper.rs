@@ -147,7 +147,7 @@ impl Reaper {
     /// Queues an object for removal, after the batch with its pending row.
     /// In a view nothing is removed: what it no longer has goes when it ends, from the store if it is committed.
     pub(crate) fn enqueue(&self, ino: InodeId) {
-        if self.objects.kept().is_none() {
+        if self.objects.preimages().is_none() {
             return;
         }
         self.remove_made(ino);

@@ -261,7 +261,7 @@ pub fn objects_dir(dir: &Path) -> PathBuf {
 }
 
 /// The directory of versions of object files that are kept for views, within a store.
-pub(crate) fn kept_dir(dir: &Path) -> PathBuf {
+pub(crate) fn preimages_dir(dir: &Path) -> PathBuf {
     dir.join("kept")
 }
 

@@ -81,7 +81,7 @@ impl Vfs for VarveFs {
         let Content::Symlink(target) = &inode.content else {
             return Err(FsError::Invalid("not a symbolic link"));
         };
-        if !ino.is_made_up() {
+        if !ino.is_synthetic() {
             self.touch_atime(&inode);
         }
         Ok(target.clone())

@@ -252,12 +252,12 @@ impl Adapter {
 
     /// Returns whether `ino` is a directory on which another mount will appear.
     fn is_awaited(&self, ino: InodeId) -> bool {
-        ino.is_made_up() && self.vfs.is_awaited(ino)
+        ino.is_synthetic() && self.vfs.is_awaited(ino)
     }
 
     /// Returns whether the kernel must not cache what it knows of `ino`.
     fn is_fleeting(&self, ino: InodeId) -> bool {
-        ino.is_made_up() && self.vfs.is_fleeting(ino)
+        ino.is_synthetic() && self.vfs.is_fleeting(ino)
     }
 
     fn dispatch(&self, call: &mut Call<'_>, request: &Request<'_>) -> Served {

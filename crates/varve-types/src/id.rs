@@ -16,7 +16,7 @@ impl InodeId {
     pub const FIRST_FREE: InodeId = InodeId(16);
     /// The first synthetic id. No row has such an id: a file system uses them for directories on which it mounts
     /// others.
-    pub const FIRST_MADE_UP: InodeId = InodeId(1 << 63);
+    pub const FIRST_SYNTHETIC: InodeId = InodeId(1 << 63);
 
     /// Returns the id with this number.
     pub const fn new(raw: u64) -> InodeId {
@@ -29,8 +29,8 @@ impl InodeId {
     }
 
     /// Returns whether the id is synthetic, so that no row has it.
-    pub const fn is_made_up(self) -> bool {
-        self.0 >= InodeId::FIRST_MADE_UP.0
+    pub const fn is_synthetic(self) -> bool {
+        self.0 >= InodeId::FIRST_SYNTHETIC.0
     }
 }
 

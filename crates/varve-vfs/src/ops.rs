@@ -505,7 +505,7 @@ pub trait Vfs: Send + Sync {
         Err(FsError::NotSupported("clones"))
     }
 
-    /// Returns whether `ino`, a synthetic id ([`InodeId::is_made_up`]), stands for a directory on which another file
+    /// Returns whether `ino`, a synthetic id ([`InodeId::is_synthetic`]), stands for a directory on which another file
     /// system will be mounted. The front end answers every request about it by [`Vfs::arrive`].
     fn is_awaited(&self, _ino: InodeId) -> bool {
         false
@@ -519,7 +519,7 @@ pub trait Vfs: Send + Sync {
 
     /// Returns whether `name`, which was not found in `parent`, may appear there without a notice to the front end.
     fn may_appear(&self, parent: InodeId, _name: FileName<'_>) -> bool {
-        parent.is_made_up()
+        parent.is_synthetic()
     }
 
     /// Waits until the file system that belongs on `ino` is mounted there, and returns `Stale`: the path has to be

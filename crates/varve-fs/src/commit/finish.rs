@@ -95,8 +95,8 @@ impl VarveFs {
             // Another process may have the store by now, which has cleared away.
             return Ok(());
         }
-        if let Some(kept) = self.objects.kept() {
-            kept.retire(epoch);
+        if let Some(preimages) = self.objects.preimages() {
+            preimages.retire(epoch);
         }
         self.clear_away(plan, epoch);
         self.drop_sources_after_view(&changing);

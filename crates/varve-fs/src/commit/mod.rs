@@ -251,8 +251,8 @@ impl VarveFs {
             let done = followed.and_then(|()| self.finish_rows(&plan, txn.epoch));
             return Ok(Tried::Committed(ended(plan, done)?));
         }
-        if let Some(kept) = self.objects.kept() {
-            kept.retire(txn.epoch);
+        if let Some(preimages) = self.objects.preimages() {
+            preimages.retire(txn.epoch);
         }
         let mut done = self.finish(&mut plan, (&installs, &copied), survivors, &txn, &locked);
         drop((nobody_reads, before));

@@ -96,7 +96,7 @@ impl VarveFs {
             return Ok(());
         }
         // Of what there is already, as much as may lie before the range helps nothing; nor does what a view has from its base.
-        let held = match file.node.has_object() && self.objects.kept().is_some() {
+        let held = match file.node.has_object() && self.objects.preimages().is_some() {
             true => self.object_stat(file.node.ino)?.allocated.saturating_sub(offset),
             false => 0,
         };

@@ -6,7 +6,7 @@
 //! 3. If the source is large, and the target is or becomes so, the target moves to an object first, so that all of it is
 //!    copied there ([`crate::overlay::copy_part`]). Holes stay holes.
 //! 4. Else the bytes are read and written like those of a program; a hole of a small source becomes zeros. So is
-//!    what a clone's large file borrows: while that is read nothing may be kept of what changes ([`crate::kept`]).
+//!    what a clone's large file borrows: while that is read nothing may be kept of what changes ([`crate::preimages`]).
 //!
 //! One call copies no more than a thread should be taken for, and says how much.
 

@@ -15,10 +15,10 @@ use super::finding::{At, Finding};
 use super::losses::path_of_dir_in;
 use super::names::printable;
 use crate::error;
-use crate::kept::{inspect_mark, marked_by};
 use crate::overlay::{EXTENSION, Overlay};
+use crate::preimages::{inspect_mark, marked_by};
 use crate::snapshots::stored_name::parse_name;
-use crate::superblock::{kept_dir, views_dir};
+use crate::superblock::{preimages_dir, views_dir};
 use crate::transactions::transaction_of_epoch;
 
 /// Directories below one another: of views, of views' objects (two), and one to spare.
@@ -27,7 +27,7 @@ const DEPTH_MAX: u32 = 4;
 impl Check<'_> {
     pub(super) fn check_overlays(&mut self) -> FsResult<()> {
         self.begin("views");
-        for dir in [kept_dir(&self.volume.dir), views_dir(&self.volume.dir)] {
+        for dir in [preimages_dir(&self.volume.dir), views_dir(&self.volume.dir)] {
             self.check_overlays_in(&dir, DEPTH_MAX)?;
         }
         Ok(())

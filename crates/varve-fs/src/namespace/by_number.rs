@@ -33,7 +33,7 @@ const RETRIES_MAX: usize = 64;
 impl VarveFs {
     /// The inode `ino`, whether the front end knows it or not; counts as a lookup.
     pub(crate) fn do_lookup_inode(&self, ino: InodeId) -> FsResult<Entry> {
-        if ino.is_made_up() {
+        if ino.is_synthetic() {
             return Ok(Entry { attr: self.attr(&self.read_inode(ino)?)? });
         }
         for _ in 0..RETRIES_MAX {

@@ -93,7 +93,7 @@ impl VarveFs {
     ) -> FsResult<Entry> {
         self.writable()?;
         self.check_name(parent, name)?;
-        if ino.is_made_up() {
+        if ino.is_synthetic() {
             return Err(FsError::NotPermitted);
         }
         let at = NameIn::new(&self.hasher, parent, name);

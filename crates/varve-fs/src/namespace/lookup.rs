@@ -8,15 +8,15 @@ use varve_vfs::{Entry, FsError, FsResult};
 
 use crate::error;
 use crate::fs::VarveFs;
-use crate::synthetic::is_made_up_below;
+use crate::synthetic::is_synthetic_below;
 
 impl VarveFs {
     pub(crate) fn do_lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
-        if let Some(found) = self.look_up_made_up(parent, name) {
+        if let Some(found) = self.look_up_synthetic(parent, name) {
             return found;
         }
         match self.look_up_stored(parent, name) {
-            Err(FsError::NotFound) if is_made_up_below(name) => self.look_up_below(parent),
+            Err(FsError::NotFound) if is_synthetic_below(name) => self.look_up_below(parent),
             found => found,
         }
     }

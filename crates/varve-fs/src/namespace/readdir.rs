@@ -31,8 +31,8 @@ impl VarveFs {
         with_attr: bool,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> FsResult<()> {
-        if ino.is_made_up() {
-            return self.list_made_up(ino, cookie, with_attr, emit);
+        if ino.is_synthetic() {
+            return self.list_synthetic(ino, cookie, with_attr, emit);
         }
         let dir = self.unfolded_row(ino)?;
         let Content::Directory(info) = &dir.content else { return Ok(()) };

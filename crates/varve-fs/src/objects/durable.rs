@@ -12,7 +12,7 @@ use varve_vfs::FsResult;
 
 use super::{Claimed, Objects};
 use crate::error;
-use crate::kept::exists;
+use crate::files::exists;
 use crate::overlay::blocks_path;
 use crate::superblock::view_dir;
 use crate::transactions::cover_left;
@@ -61,7 +61,7 @@ impl Objects {
         let path = self.path(ino);
         let Some(dir) = path.parent() else { return Ok(None) };
         // A view need not have anything of its own there.
-        let is_there = self.kept().is_some() || exists(self.env.as_ref(), dir)?;
+        let is_there = self.preimages().is_some() || exists(self.env.as_ref(), dir)?;
         Ok(is_there.then(|| dir.to_path_buf()))
     }
 
@@ -86,7 +86,7 @@ impl Objects {
 
     /// Of a view: makes the names of its own files durable, which no row waits for.
     fn sync_own_names(&self) -> io::Result<()> {
-        if self.kept().is_some() {
+        if self.preimages().is_some() {
             return Ok(());
         }
         let _others_wait = self.syncing.lock();
@@ -105,7 +105,7 @@ impl Objects {
     pub(crate) fn sync_with_name(&self, ino: InodeId, object: &dyn File) -> FsResult<()> {
         let path = self.path(ino);
         // Of a view two more may have been made for it.
-        let made = if self.kept().is_some() { 3 } else { 5 };
+        let made = if self.preimages().is_some() { 3 } else { 5 };
         let dirs: BTreeSet<PathBuf> =
             path.ancestors().skip(1).take(made).map(Path::to_path_buf).collect();
         let synced = self.sync_one(ino, object, true).and_then(|()| self.sync_dirs(&dirs));
@@ -218,12 +218,12 @@ impl Objects {
     fn sync_tree(&self) -> io::Result<()> {
         let seen = self.unclaimed.seen();
         // A view that has written to no large file has none of its own.
-        if self.kept().is_none() && !exists(self.env.as_ref(), &self.dir)? {
+        if self.preimages().is_none() && !exists(self.env.as_ref(), &self.dir)? {
             self.unclaimed.cover(seen);
             return Ok(());
         }
         self.sync_below()?;
-        if self.kept().is_none() {
+        if self.preimages().is_none() {
             self.sync_blocks()?;
             // An earlier process may have made the directory.
             let above = self.dir.ancestors().skip(1).take(2).map(Path::to_path_buf);

@@ -11,7 +11,7 @@ use varve_vfs::FsResult;
 use super::Objects;
 use super::paths::{begun_path, object_path};
 use crate::error;
-use crate::kept::{copy_file, exists};
+use crate::files::{copy_file, exists};
 use crate::overlay::blocks_path;
 
 /// What a view has of an object that is to be installed.
@@ -86,9 +86,9 @@ impl Objects {
             return copy.sync_all();
         }
         let object = self.env.open(&self.path(ino), OpenMode::ReadWrite)?;
-        if let Some(kept) = self.kept() {
+        if let Some(preimages) = self.preimages() {
             let changes = overlay.changes(object.stat()?.len)?;
-            kept.keep_besides(epoch, ino, object.as_ref(), &changes, unsynced)?;
+            preimages.save_besides(epoch, ino, object.as_ref(), &changes, unsynced)?;
         }
         overlay.reserve(object.as_ref())
     }
@@ -169,7 +169,7 @@ impl Objects {
                 self.env.sync_dir(dir).map_err(|error| error::object("sync", dir, error))
             })
         };
-        self.kept().map_or_else(sync, |kept| kept.marking(&dirs, sync))
+        self.preimages().map_or_else(sync, |preimages| preimages.marking(&dirs, sync))
     }
 
     /// Writes the blocks of a view to the objects `inos`, durably. Gives those of which there are whole files to take their
@@ -220,8 +220,8 @@ impl Objects {
     /// Has the object of `ino` kept elsewhere if a view sees it, and makes the directory for another.
     fn make_way(&self, ino: InodeId, unsynced: &mut BTreeSet<PathBuf>) -> io::Result<()> {
         let to = self.path(ino);
-        if let Some(kept) = self.kept() {
-            kept.take(ino, &to, unsynced)?;
+        if let Some(preimages) = self.preimages() {
+            preimages.take(ino, &to, unsynced)?;
         }
         if to.parent().is_some_and(|dir| self.env.stat(dir).is_err()) {
             self.create_dirs_by(self.freeing(), &to)?;

@@ -2,7 +2,7 @@
 //! its own over that ([`crate::overlay`]). One that it made, or cut to nothing, is a file of its own altogether.
 //!
 //! The store's object is opened for each read, as what the view sees of it may change places at any time
-//! ([`crate::kept`]). So there is no descriptor for the kernel: the bytes of views' large files come through
+//! ([`crate::preimages`]). So there is no descriptor for the kernel: the bytes of views' large files come through
 //! this program, and stay in the kernel's cache.
 
 use std::io;

@@ -7,7 +7,7 @@ use varve_vfs::FsResult;
 
 use super::Objects;
 use crate::error;
-use crate::kept::exists;
+use crate::files::exists;
 use crate::overlay::EXTENSION;
 
 impl Objects {

@@ -15,7 +15,7 @@
 //!   times are its own. A transaction's large files are this ([`crate::transactions`]), and it ends by being applied to
 //!   the base ([`Overlay::apply`]).
 //! - *Kept*: what a base was before it changed. Who changes the base first has the blocks copied ([`Overlay::keep`]),
-//!   durably, in runs that double as the changes go on one after the other. [`crate::kept`] keeps what views
+//!   durably, in runs that double as the changes go on one after the other. [`crate::preimages`] keeps what views
 //!   see by this.
 //!
 //! How a base is given: as a [`Base`], which is asked with a closure for each piece that the overlay does not own, so

@@ -3,7 +3,7 @@
 //!
 //! 1. The keys of `data` that changed, and the large files that were written to, tell whose bytes or extended
 //!    attributes are others: those that a transaction has copies of, and those that were kept for the older snapshot
-//!    or one between the two ([`crate::kept`]).
+//!    or one between the two ([`crate::preimages`]).
 //! 2. The rows of `meta` that changed tell names that came and went, and inodes that differ.
 //! 3. Large files that were being written to all the while have no row that changed, but pending rows that name them.
 //! 4. What went in one place and came in another is one rename.

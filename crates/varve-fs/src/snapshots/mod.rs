@@ -131,8 +131,8 @@ impl VarveFs {
         from: InodeId,
         until: Option<InodeId>,
     ) -> FsResult<BTreeSet<InodeId>> {
-        let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
-        let written = kept.changed_between(from, until);
+        let Some(preimages) = self.objects.preimages() else { return Err(FsError::Stale) };
+        let written = preimages.changed_between(from, until);
         written.map_err(|error| error::object("list", &self.dir.join("kept"), error))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! 1. Of a file that is new: all that is no hole.
 //! 2. Of one that the earlier state has too: what differs. Looked at are the places where it may differ
-//!    ([`crate::kept`]), in windows; what was a hole and is one is passed over without being read. Compared are units of
+//!    ([`crate::preimages`]), in windows; what was a hole and is one is passed over without being read. Compared are units of
 //!    4 KiB, at multiples of that, so that the pieces depend on the two states alone and not on what is kept.
 //!
 //! Files are opened for each piece or window, as the versions that a state sees may change places. A file ends where its

@@ -215,12 +215,12 @@ impl Plain<'_> {
         ino: InodeId,
         len: u64,
     ) -> FsResult<Vec<Range<u64>>> {
-        let (Some(kept), Some(from), Some(until)) =
-            (self.fs.objects.kept(), earlier.epoch, self.epoch)
+        let (Some(preimages), Some(from), Some(until)) =
+            (self.fs.objects.preimages(), earlier.epoch, self.epoch)
         else {
             return Err(FsError::Stale);
         };
-        let differ = kept.may_differ((from, base_len), (until, len), ino);
+        let differ = preimages.may_differ((from, base_len), (until, len), ino);
         differ.map_err(|error| error::object("compare", &self.fs.objects.path(ino), error))
     }
 

@@ -113,7 +113,9 @@ impl VarveFs {
         let Some(row) = self.store.get(self.meta, &key).map_err(error::store)? else {
             return Ok(());
         };
-        let (Some(views), Some(kept)) = (&self.views, self.objects.kept()) else { return Ok(()) };
+        let (Some(views), Some(preimages)) = (&self.views, self.objects.preimages()) else {
+            return Ok(());
+        };
         let unreadable = || {
             FsError::Storage(
                 "the row of a received snapshot cannot be read; run `varve fsck`".to_owned(),
@@ -124,10 +126,10 @@ impl VarveFs {
             let straight = self.written_straight()?;
             let epoch = self.ids.allocate()?;
             let stored = stored_name(epoch, &id, &name);
-            kept.begin(epoch);
+            preimages.begin(epoch);
             let made = views.db().create_snapshot(&stored).map_err(error::store);
             let unmake = |_: &_| views.db().delete_snapshot(&stored);
-            self.keep_straight(epoch, &straight, made, unmake)?;
+            self.save_straight(epoch, &straight, made, unmake)?;
         }
         // Else a later state might be taken for it, once the snapshot is deleted.
         self.is_not_to_be_named()?;

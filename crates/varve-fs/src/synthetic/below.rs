@@ -24,7 +24,7 @@ use varve_types::limits::SYMLINK_BYTES_MAX;
 use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{Entry, FsError, FsResult};
 
-use super::id::{MadeUp, NUMBER_MAX, Numbered, TOP_NAME, text};
+use super::id::{NUMBER_MAX, Numbered, SyntheticId, TOP_NAME, text};
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::read_path;
@@ -36,13 +36,13 @@ const UP: &str = "../";
 /// Deeper than that no link leads to the root.
 const DEPTH_MAX: usize = SYMLINK_BYTES_MAX / UP.len();
 
-/// Whether `name` is that of the made-up directory.
-pub(crate) fn is_made_up_below(name: FileName<'_>) -> bool {
+/// Whether `name` is that of the synthetic directory.
+pub(crate) fn is_synthetic_below(name: FileName<'_>) -> bool {
     name.as_bytes() == TOP_NAME
 }
 
 impl VarveFs {
-    /// The made-up directory `.varve` in `dir`, which has no such name. `NotFound` if there is nothing to be found in it.
+    /// The synthetic directory `.varve` in `dir`, which has no such name. `NotFound` if there is nothing to be found in it.
     pub(crate) fn look_up_below(&self, dir: InodeId) -> FsResult<Entry> {
         if self.views.is_none() || dir.get() > NUMBER_MAX {
             return Err(FsError::NotFound);
@@ -50,16 +50,16 @@ impl VarveFs {
         if self.view_names(ViewKind::Snapshot)?.is_empty() {
             return Err(FsError::NotFound);
         }
-        let inode = self.made_up(MadeUp::Below(dir).id()).ok_or(FsError::NotFound)?;
+        let inode = self.synthetic(SyntheticId::Below(dir).id()).ok_or(FsError::NotFound)?;
         Ok(Entry { attr: self.attr(&inode)? })
     }
 
     /// Whether `name`, which is not in `parent`, may come to be there without anybody making it.
     pub(crate) fn name_may_appear(&self, parent: InodeId, name: FileName<'_>) -> bool {
-        parent.is_made_up() || (is_made_up_below(name) && self.views.is_some())
+        parent.is_synthetic() || (is_synthetic_below(name) && self.views.is_some())
     }
 
-    /// The result of moving or removing `name` in `dir`, where the made-up directory stays.
+    /// The result of moving or removing `name` in `dir`, where the synthetic directory stays.
     pub(crate) fn moving<T>(
         &self,
         dir: InodeId,
@@ -67,7 +67,9 @@ impl VarveFs {
         result: FsResult<T>,
     ) -> FsResult<T> {
         match result {
-            Err(FsError::NotFound) if is_made_up_below(name) && self.look_up_below(dir).is_ok() => {
+            Err(FsError::NotFound)
+                if is_synthetic_below(name) && self.look_up_below(dir).is_ok() =>
+            {
                 Err(FsError::NotPermitted)
             }
             result => result,
@@ -80,10 +82,10 @@ impl VarveFs {
         row.is_ok_and(|row| row.is_some_and(|row| matches!(row.content, Content::Directory(_))))
     }
 
-    /// A time that is another one when there are other snapshots in `.varve/snapshots`, or other names in the made-up directory `of`, by
+    /// A time that is another one when there are other snapshots in `.varve/snapshots`, or other names in the synthetic directory `of`, by
     /// which the kernel knows that a listing has changed.
-    pub(super) fn time_of_listing(&self, of: MadeUp) -> Timestamp {
-        let of = if let MadeUp::SnapshotsOf(_) = of { MadeUp::Snapshots } else { of };
+    pub(super) fn time_of_listing(&self, of: SyntheticId) -> Timestamp {
+        let of = if let SyntheticId::SnapshotsOf(_) = of { SyntheticId::Snapshots } else { of };
         let mut hasher = DefaultHasher::new();
         let names = self.names_in(of.id()).unwrap_or_default();
         names.iter().for_each(|(number, _, name)| (number, name).hash(&mut hasher));
@@ -119,14 +121,20 @@ impl VarveFs {
     }
 
     /// The link to what `dir` was in the snapshot `name`; `NotFound` if it was not there, or there is no such snapshot.
-    pub(super) fn link_of(&self, dir: InodeId, name: &[u8]) -> FsResult<MadeUp> {
+    pub(super) fn link_of(&self, dir: InodeId, name: &[u8]) -> FsResult<SyntheticId> {
         let name = text(name)?;
         let (epoch, stored) = self.find_snapshot(name)?.ok_or(FsError::NotFound)?;
         self.link_in(dir, epoch, &stored, name)
     }
 
     /// The same, of the snapshot of this epoch, which the store calls `stored`.
-    fn link_in(&self, dir: InodeId, epoch: InodeId, stored: &str, name: &str) -> FsResult<MadeUp> {
+    fn link_in(
+        &self,
+        dir: InodeId,
+        epoch: InodeId,
+        stored: &str,
+        name: &str,
+    ) -> FsResult<SyntheticId> {
         let then = match self.path_in(dir, epoch, stored) {
             Ok(path) => path.ok_or(FsError::NotFound)?,
             // It was deleted meanwhile.
@@ -142,7 +150,7 @@ impl VarveFs {
         if target.len() > SYMLINK_BYTES_MAX {
             return Err(FsError::TargetTooLong);
         }
-        Ok(MadeUp::Link(self.views()?.links.number(target)))
+        Ok(SyntheticId::Link(self.views()?.links.number(target)))
     }
 
     /// The path of `dir` in a snapshot, if it was there.

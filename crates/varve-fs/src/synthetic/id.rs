@@ -27,17 +27,17 @@ pub(super) const NUMBER_MAX: u64 = IDS_END - 1;
 /// Name of the directory in the root.
 pub(super) const TOP_NAME: &[u8] = b".varve";
 
-/// What lies in a made-up directory, by its number there, with its name.
-pub(super) type Numbered = (u64, MadeUp, String);
+/// What lies in a synthetic directory, by its number there, with its name.
+pub(super) type Numbered = (u64, SyntheticId, String);
 
 /// A name of a view.
 pub(super) fn text(name: &[u8]) -> FsResult<&str> {
     std::str::from_utf8(name).map_err(|_| FsError::NotFound)
 }
 
-/// What a made-up id stands for.
+/// What a synthetic id stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MadeUp {
+pub(super) enum SyntheticId {
     /// `.varve` in the root.
     Top,
     /// `.varve/snapshots`.
@@ -58,22 +58,22 @@ pub(super) enum MadeUp {
     Link(u64),
 }
 
-impl MadeUp {
-    /// What `id` stands for, if it is made up and stands for anything.
-    pub(crate) fn of(id: InodeId) -> Option<MadeUp> {
-        let bits = id.get().checked_sub(InodeId::FIRST_MADE_UP.get())?;
+impl SyntheticId {
+    /// What `id` stands for, if it is synthetic and stands for anything.
+    pub(crate) fn of(id: InodeId) -> Option<SyntheticId> {
+        let bits = id.get().checked_sub(InodeId::FIRST_SYNTHETIC.get())?;
         let number = bits & NUMBER_MAX;
         Some(match (bits >> NUMBER_BITS, number) {
-            (0, 0) => MadeUp::Top,
-            (0, 1) => MadeUp::Snapshots,
-            (0, 2) => MadeUp::Transactions,
-            (0, 3) => MadeUp::Controls,
-            (1, transaction) => MadeUp::Control(transaction),
-            (2, dir) => MadeUp::Below(InodeId::new(dir)),
-            (3, dir) => MadeUp::SnapshotsOf(InodeId::new(dir)),
-            (4, link) => MadeUp::Link(link),
-            (5, epoch) => MadeUp::ViewPlace(ViewKind::Snapshot, InodeId::new(epoch)),
-            (6, epoch) => MadeUp::ViewPlace(ViewKind::Transaction, InodeId::new(epoch)),
+            (0, 0) => SyntheticId::Top,
+            (0, 1) => SyntheticId::Snapshots,
+            (0, 2) => SyntheticId::Transactions,
+            (0, 3) => SyntheticId::Controls,
+            (1, transaction) => SyntheticId::Control(transaction),
+            (2, dir) => SyntheticId::Below(InodeId::new(dir)),
+            (3, dir) => SyntheticId::SnapshotsOf(InodeId::new(dir)),
+            (4, link) => SyntheticId::Link(link),
+            (5, epoch) => SyntheticId::ViewPlace(ViewKind::Snapshot, InodeId::new(epoch)),
+            (6, epoch) => SyntheticId::ViewPlace(ViewKind::Transaction, InodeId::new(epoch)),
             _ => return None,
         })
     }
@@ -81,32 +81,37 @@ impl MadeUp {
     /// Its id. REQUIRES: the number is an id that was handed out, or at most [`NUMBER_MAX`].
     pub(crate) const fn id(self) -> InodeId {
         let (kind, number) = match self {
-            MadeUp::Top => (0, 0),
-            MadeUp::Snapshots => (0, 1),
-            MadeUp::Transactions => (0, 2),
-            MadeUp::Controls => (0, 3),
-            MadeUp::Control(transaction) => (1, transaction),
-            MadeUp::Below(dir) => (2, dir.get()),
-            MadeUp::SnapshotsOf(dir) => (3, dir.get()),
-            MadeUp::Link(link) => (4, link),
-            MadeUp::ViewPlace(ViewKind::Snapshot, epoch) => (5, epoch.get()),
-            MadeUp::ViewPlace(ViewKind::Transaction, epoch) => (6, epoch.get()),
+            SyntheticId::Top => (0, 0),
+            SyntheticId::Snapshots => (0, 1),
+            SyntheticId::Transactions => (0, 2),
+            SyntheticId::Controls => (0, 3),
+            SyntheticId::Control(transaction) => (1, transaction),
+            SyntheticId::Below(dir) => (2, dir.get()),
+            SyntheticId::SnapshotsOf(dir) => (3, dir.get()),
+            SyntheticId::Link(link) => (4, link),
+            SyntheticId::ViewPlace(ViewKind::Snapshot, epoch) => (5, epoch.get()),
+            SyntheticId::ViewPlace(ViewKind::Transaction, epoch) => (6, epoch.get()),
         };
-        InodeId::new(InodeId::FIRST_MADE_UP.get() + (kind << NUMBER_BITS) + number)
+        InodeId::new(InodeId::FIRST_SYNTHETIC.get() + (kind << NUMBER_BITS) + number)
     }
 
     /// What kind of inode it is.
     pub(crate) fn kind(self) -> FileKind {
         match self {
-            MadeUp::Control(_) => FileKind::Regular,
-            MadeUp::Link(_) => FileKind::Symlink,
+            SyntheticId::Control(_) => FileKind::Regular,
+            SyntheticId::Link(_) => FileKind::Symlink,
             _ => FileKind::Directory,
         }
     }
 
     /// Whether what is known of it may end at any moment, without anybody telling the kernel.
     pub(crate) fn is_fleeting(self) -> bool {
-        let at_the_top = [MadeUp::Top, MadeUp::Snapshots, MadeUp::Transactions, MadeUp::Controls];
+        let at_the_top = [
+            SyntheticId::Top,
+            SyntheticId::Snapshots,
+            SyntheticId::Transactions,
+            SyntheticId::Controls,
+        ];
         !at_the_top.contains(&self)
     }
 }
@@ -119,30 +124,30 @@ mod tests {
     fn each_id_stands_for_one_thing() {
         let number = NUMBER_MAX;
         let all = [
-            MadeUp::Top,
-            MadeUp::Snapshots,
-            MadeUp::Transactions,
-            MadeUp::Controls,
-            MadeUp::ViewPlace(ViewKind::Snapshot, InodeId::new(16)),
-            MadeUp::ViewPlace(ViewKind::Snapshot, InodeId::new(number)),
-            MadeUp::ViewPlace(ViewKind::Transaction, InodeId::new(16)),
-            MadeUp::ViewPlace(ViewKind::Transaction, InodeId::new(number)),
-            MadeUp::Control(16),
-            MadeUp::Control(number),
-            MadeUp::Below(InodeId::new(16)),
-            MadeUp::Below(InodeId::new(number)),
-            MadeUp::SnapshotsOf(InodeId::new(16)),
-            MadeUp::SnapshotsOf(InodeId::new(number)),
-            MadeUp::Link(0),
-            MadeUp::Link(number),
+            SyntheticId::Top,
+            SyntheticId::Snapshots,
+            SyntheticId::Transactions,
+            SyntheticId::Controls,
+            SyntheticId::ViewPlace(ViewKind::Snapshot, InodeId::new(16)),
+            SyntheticId::ViewPlace(ViewKind::Snapshot, InodeId::new(number)),
+            SyntheticId::ViewPlace(ViewKind::Transaction, InodeId::new(16)),
+            SyntheticId::ViewPlace(ViewKind::Transaction, InodeId::new(number)),
+            SyntheticId::Control(16),
+            SyntheticId::Control(number),
+            SyntheticId::Below(InodeId::new(16)),
+            SyntheticId::Below(InodeId::new(number)),
+            SyntheticId::SnapshotsOf(InodeId::new(16)),
+            SyntheticId::SnapshotsOf(InodeId::new(number)),
+            SyntheticId::Link(0),
+            SyntheticId::Link(number),
         ];
         let ids: std::collections::BTreeSet<InodeId> = all.iter().map(|what| what.id()).collect();
         assert_eq!(ids.len(), all.len());
         for what in all {
-            assert_eq!(MadeUp::of(what.id()), Some(what));
+            assert_eq!(SyntheticId::of(what.id()), Some(what));
         }
         for id in [16, (1 << 63) - 1, (1 << 63) + 4, (1 << 63) + 16, u64::MAX] {
-            assert_eq!(MadeUp::of(InodeId::new(id)), None, "{id:#x}");
+            assert_eq!(SyntheticId::of(InodeId::new(id)), None, "{id:#x}");
         }
     }
 }

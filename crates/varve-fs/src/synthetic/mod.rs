@@ -1,5 +1,5 @@
 //! The directory `.varve` in the root of a mount, through which its views are reached. No row stands for it: its
-//! directories have made-up ids ([`MadeUp`]), and listings of the root do not show it.
+//! directories have synthetic ids ([`SyntheticId`]), and listings of the root do not show it.
 //!
 //! In: a name or an id below `.varve`. Out: attributes, names, the target of a link, the view to mount there. Never: writes a row, or lets
 //! anybody change what is there.
@@ -27,31 +27,31 @@ use varve_vfs::{DirEntry, Entry, FileType, FsError, FsResult};
 use crate::fs::VarveFs;
 use crate::transactions::Transaction;
 use crate::views::{ViewKind, ViewName};
-pub(crate) use below::is_made_up_below;
-use id::{MadeUp, Numbered, TOP_NAME, text};
+pub(crate) use below::is_synthetic_below;
+use id::{Numbered, SyntheticId, TOP_NAME, text};
 pub(crate) use links::Links;
 
 /// The directory of the files by which transactions end.
-const CONTROLS: InodeId = MadeUp::Controls.id();
+const CONTROLS: InodeId = SyntheticId::Controls.id();
 
 /// The cookie of the last of `.` and `..`.
 const DOTS_END: u64 = 2;
 
 /// Whether `id` stands for a place for a mount.
 pub(crate) fn is_place(id: InodeId) -> bool {
-    matches!(MadeUp::of(id), Some(MadeUp::ViewPlace(..)))
+    matches!(SyntheticId::of(id), Some(SyntheticId::ViewPlace(..)))
 }
 
 /// Whether what is known of `id` may end at any moment.
 pub(crate) fn is_fleeting(id: InodeId) -> bool {
-    MadeUp::of(id).is_some_and(MadeUp::is_fleeting)
+    SyntheticId::of(id).is_some_and(SyntheticId::is_fleeting)
 }
 
 /// The directory of all views of a kind.
 pub(crate) fn dir_of(kind: ViewKind) -> InodeId {
     match kind {
-        ViewKind::Snapshot => MadeUp::Snapshots.id(),
-        ViewKind::Transaction => MadeUp::Transactions.id(),
+        ViewKind::Snapshot => SyntheticId::Snapshots.id(),
+        ViewKind::Transaction => SyntheticId::Transactions.id(),
     }
 }
 
@@ -72,91 +72,95 @@ impl VarveFs {
     /// `NotPermitted` for a name in `parent` that is not to be given away.
     pub(crate) fn check_name(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
         let reserved =
-            parent.is_made_up() || (parent == InodeId::ROOT && name.as_bytes() == TOP_NAME);
+            parent.is_synthetic() || (parent == InodeId::ROOT && name.as_bytes() == TOP_NAME);
         if reserved { Err(FsError::NotPermitted) } else { Ok(()) }
     }
 
-    /// The made-up inode behind `name` in `parent`; `None` if that is not for us to say.
-    pub(crate) fn look_up_made_up(
+    /// The synthetic inode behind `name` in `parent`; `None` if that is not for us to say.
+    pub(crate) fn look_up_synthetic(
         &self,
         parent: InodeId,
         name: FileName<'_>,
     ) -> Option<FsResult<Entry>> {
-        let found = match (MadeUp::of(parent), name.as_bytes()) {
-            (None, TOP_NAME) if parent == InodeId::ROOT && self.views.is_some() => Ok(MadeUp::Top),
+        let found = match (SyntheticId::of(parent), name.as_bytes()) {
+            (None, TOP_NAME) if parent == InodeId::ROOT && self.views.is_some() => {
+                Ok(SyntheticId::Top)
+            }
             (None, _) => return None,
-            (Some(MadeUp::Top), b"snapshots") => Ok(MadeUp::Snapshots),
-            (Some(MadeUp::Top), b"txn") => Ok(MadeUp::Transactions),
-            (Some(MadeUp::Top), b"control") => Ok(MadeUp::Controls),
-            (Some(MadeUp::Snapshots), name) => self.place(ViewKind::Snapshot, name),
-            (Some(MadeUp::Transactions), name) => self.place(ViewKind::Transaction, name),
-            (Some(MadeUp::Controls), name) => self.control(name),
-            (Some(MadeUp::Below(dir)), b"snapshots") => Ok(MadeUp::SnapshotsOf(dir)),
-            (Some(MadeUp::SnapshotsOf(dir)), name) => self.link_of(dir, name),
+            (Some(SyntheticId::Top), b"snapshots") => Ok(SyntheticId::Snapshots),
+            (Some(SyntheticId::Top), b"txn") => Ok(SyntheticId::Transactions),
+            (Some(SyntheticId::Top), b"control") => Ok(SyntheticId::Controls),
+            (Some(SyntheticId::Snapshots), name) => self.place(ViewKind::Snapshot, name),
+            (Some(SyntheticId::Transactions), name) => self.place(ViewKind::Transaction, name),
+            (Some(SyntheticId::Controls), name) => self.control(name),
+            (Some(SyntheticId::Below(dir)), b"snapshots") => Ok(SyntheticId::SnapshotsOf(dir)),
+            (Some(SyntheticId::SnapshotsOf(dir)), name) => self.link_of(dir, name),
             (Some(_), _) => Err(FsError::NotFound),
         };
-        let inode = found.and_then(|what| self.made_up(what.id()).ok_or(FsError::NotFound));
+        let inode = found.and_then(|what| self.synthetic(what.id()).ok_or(FsError::NotFound));
         Some(inode.and_then(|inode| Ok(Entry { attr: self.attr(&inode)? })))
     }
 
-    fn place(&self, kind: ViewKind, name: &[u8]) -> FsResult<MadeUp> {
+    fn place(&self, kind: ViewKind, name: &[u8]) -> FsResult<SyntheticId> {
         let name = text(name)?;
         let epoch = match kind {
             ViewKind::Snapshot => self.find_snapshot(name)?.ok_or(FsError::NotFound)?.0,
             ViewKind::Transaction => self.transaction(name)?.epoch,
         };
-        Ok(MadeUp::ViewPlace(kind, epoch))
+        Ok(SyntheticId::ViewPlace(kind, epoch))
     }
 
     /// The view whose place is `id`, if there is one.
     pub(crate) fn view_at(&self, id: InodeId) -> Option<ViewName> {
-        let MadeUp::ViewPlace(kind, epoch) = MadeUp::of(id)? else { return None };
+        let SyntheticId::ViewPlace(kind, epoch) = SyntheticId::of(id)? else { return None };
         let mut views = self.views_of(kind).ok()?.into_iter();
         views.find(|(known, _)| *known == epoch).map(|(_, name)| name)
     }
 
-    fn control(&self, name: &[u8]) -> FsResult<MadeUp> {
-        Ok(MadeUp::Control(self.transaction(text(name)?)?.epoch.get()))
+    fn control(&self, name: &[u8]) -> FsResult<SyntheticId> {
+        Ok(SyntheticId::Control(self.transaction(text(name)?)?.epoch.get()))
     }
 
     /// The transaction that attributes set on `id` end.
     pub(crate) fn do_controlled(&self, id: InodeId) -> FsResult<u64> {
-        match MadeUp::of(id) {
-            Some(MadeUp::Control(transaction)) => Ok(transaction),
+        match SyntheticId::of(id) {
+            Some(SyntheticId::Control(transaction)) => Ok(transaction),
             _ => Err(FsError::NotSupported("the end of a transaction by this file")),
         }
     }
 
-    /// The inode with a made-up id, if what it stands for is there.
-    pub(crate) fn made_up(&self, id: InodeId) -> Option<Inode> {
-        let what = MadeUp::of(id)?;
+    /// The inode with a synthetic id, if what it stands for is there.
+    pub(crate) fn synthetic(&self, id: InodeId) -> Option<Inode> {
+        let what = SyntheticId::of(id)?;
         let is_there = match what {
-            MadeUp::ViewPlace(..) => self.view_at(id).is_some(),
-            MadeUp::Control(transaction) => self.transaction(&transaction.to_string()).is_ok(),
-            MadeUp::Below(of) | MadeUp::SnapshotsOf(of) => self.is_there(of),
+            SyntheticId::ViewPlace(..) => self.view_at(id).is_some(),
+            SyntheticId::Control(transaction) => self.transaction(&transaction.to_string()).is_ok(),
+            SyntheticId::Below(of) | SyntheticId::SnapshotsOf(of) => self.is_there(of),
             _ => true,
         };
         if is_there { self.inode_of(what) } else { None }
     }
 
     /// The inode of what is there.
-    fn inode_of(&self, what: MadeUp) -> Option<Inode> {
+    fn inode_of(&self, what: SyntheticId) -> Option<Inode> {
         let views = self.views.as_ref()?;
         let dir = |parent| Content::Directory(DirInfo::new(parent, None));
         let content = match what {
-            MadeUp::Top => dir(InodeId::ROOT),
-            MadeUp::Snapshots | MadeUp::Transactions | MadeUp::Controls => dir(MadeUp::Top.id()),
-            MadeUp::ViewPlace(kind, _) => dir(dir_of(kind)),
-            MadeUp::Control(_) => Content::None,
-            MadeUp::Below(of) => dir(of),
-            MadeUp::SnapshotsOf(of) => dir(MadeUp::Below(of).id()),
-            MadeUp::Link(link) => Content::Symlink(views.links.target(link)?),
+            SyntheticId::Top => dir(InodeId::ROOT),
+            SyntheticId::Snapshots | SyntheticId::Transactions | SyntheticId::Controls => {
+                dir(SyntheticId::Top.id())
+            }
+            SyntheticId::ViewPlace(kind, _) => dir(dir_of(kind)),
+            SyntheticId::Control(_) => Content::None,
+            SyntheticId::Below(of) => dir(of),
+            SyntheticId::SnapshotsOf(of) => dir(SyntheticId::Below(of).id()),
+            SyntheticId::Link(link) => Content::Symlink(views.links.target(link)?),
         };
         let time = match what {
-            MadeUp::Snapshots
-            | MadeUp::Transactions
-            | MadeUp::Controls
-            | MadeUp::SnapshotsOf(_) => self.time_of_listing(what),
+            SyntheticId::Snapshots
+            | SyntheticId::Transactions
+            | SyntheticId::Controls
+            | SyntheticId::SnapshotsOf(_) => self.time_of_listing(what),
             _ => Timestamp::default(),
         };
         let (perm, nlink, size) = match &content {
@@ -182,16 +186,16 @@ impl VarveFs {
         })
     }
 
-    /// Lists a made-up directory. Cookies are made of the numbers of the names, so that one who goes on behind one that is gone by
+    /// Lists a synthetic directory. Cookies are made of the numbers of the names, so that one who goes on behind one that is gone by
     /// now misses none.
-    pub(crate) fn list_made_up(
+    pub(crate) fn list_synthetic(
         &self,
         dir: InodeId,
         cookie: u64,
         with_attr: bool,
         emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
     ) -> FsResult<()> {
-        let Content::Directory(info) = self.made_up(dir).ok_or(FsError::Stale)?.content else {
+        let Content::Directory(info) = self.synthetic(dir).ok_or(FsError::Stale)?.content else {
             return Err(FsError::NotDirectory);
         };
         let dots = [(dir, "."), (info.parent, "..")];
@@ -217,13 +221,13 @@ impl VarveFs {
         Ok(())
     }
 
-    /// What lies in a made-up directory from the number `from` on, in the order of the numbers.
+    /// What lies in a synthetic directory from the number `from` on, in the order of the numbers.
     fn names_from<'a>(
         &'a self,
         dir: InodeId,
         from: u64,
     ) -> FsResult<Box<dyn Iterator<Item = FsResult<Numbered>> + 'a>> {
-        if let Some(MadeUp::SnapshotsOf(dir)) = MadeUp::of(dir) {
+        if let Some(SyntheticId::SnapshotsOf(dir)) = SyntheticId::of(dir) {
             return Ok(Box::new(self.links_from(dir, InodeId::new(from))?));
         }
         let mut names = self.names_in(dir)?;
@@ -232,29 +236,31 @@ impl VarveFs {
         Ok(Box::new(names.into_iter().map(Ok)))
     }
 
-    /// What lies in a made-up directory that is not of links, each with a number that it keeps.
+    /// What lies in a synthetic directory that is not of links, each with a number that it keeps.
     fn names_in(&self, dir: InodeId) -> FsResult<Vec<Numbered>> {
         let places = |kind| -> FsResult<Vec<Numbered>> {
             let views = self.views_of(kind)?.into_iter();
-            let place = |epoch| MadeUp::ViewPlace(kind, epoch);
+            let place = |epoch| SyntheticId::ViewPlace(kind, epoch);
             Ok(views.map(|(epoch, name)| (epoch.get(), place(epoch), name.name)).collect())
         };
         let fixed = |number, what, name: &str| (number, what, name.to_owned());
-        match MadeUp::of(dir) {
-            Some(MadeUp::Top) => Ok(vec![
-                fixed(0, MadeUp::Controls, "control"),
-                fixed(1, MadeUp::Snapshots, "snapshots"),
-                fixed(2, MadeUp::Transactions, "txn"),
+        match SyntheticId::of(dir) {
+            Some(SyntheticId::Top) => Ok(vec![
+                fixed(0, SyntheticId::Controls, "control"),
+                fixed(1, SyntheticId::Snapshots, "snapshots"),
+                fixed(2, SyntheticId::Transactions, "txn"),
             ]),
-            Some(MadeUp::Snapshots) => places(ViewKind::Snapshot),
-            Some(MadeUp::Transactions) => places(ViewKind::Transaction),
-            Some(MadeUp::Controls) => {
+            Some(SyntheticId::Snapshots) => places(ViewKind::Snapshot),
+            Some(SyntheticId::Transactions) => places(ViewKind::Transaction),
+            Some(SyntheticId::Controls) => {
                 let open = self.transactions()?.into_iter();
                 let id = |txn: Transaction| txn.epoch.get();
-                let control = |id: u64| (id, MadeUp::Control(id), id.to_string());
+                let control = |id: u64| (id, SyntheticId::Control(id), id.to_string());
                 Ok(open.map(|txn| control(id(txn))).collect())
             }
-            Some(MadeUp::Below(dir)) => Ok(vec![fixed(0, MadeUp::SnapshotsOf(dir), "snapshots")]),
+            Some(SyntheticId::Below(dir)) => {
+                Ok(vec![fixed(0, SyntheticId::SnapshotsOf(dir), "snapshots")])
+            }
             _ => Ok(Vec::new()),
         }
     }

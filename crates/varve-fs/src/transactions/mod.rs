@@ -28,8 +28,8 @@ use varve_vfs::{FsError, FsResult};
 
 use crate::attrs::ALL_EXECUTE;
 use crate::error;
+use crate::files::remove_tree;
 use crate::fs::VarveFs;
-use crate::kept::remove_tree;
 use crate::superblock::{view_dir, views_dir};
 use crate::views::{ViewName, ViewParts};
 pub(crate) use open::OpenTransactions;
@@ -57,7 +57,7 @@ impl VarveFs {
     ) -> FsResult<Transaction> {
         self.writable()?;
         let views = self.views()?;
-        if root.is_made_up() {
+        if root.is_synthetic() {
             return Err(FsError::NotSupported("a transaction that shows views"));
         }
         self.dir_row(root)?;

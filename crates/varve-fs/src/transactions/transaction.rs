@@ -142,7 +142,7 @@ impl Transaction {
     pub(crate) fn own_from(&self) -> InodeId {
         match self.isolation {
             Isolation::Snapshot => self.epoch,
-            Isolation::Serializable => InodeId::FIRST_MADE_UP,
+            Isolation::Serializable => InodeId::FIRST_SYNTHETIC,
         }
     }
 

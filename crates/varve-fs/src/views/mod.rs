@@ -11,7 +11,7 @@
 //! What views share with the main tree, and how it stays right:
 //!
 //! 1. Inode ids come from the one allocator. An id is handed out for each view that begins, its *epoch*.
-//! 2. Object files: what a view sees is kept before it changes ([`crate::kept`]); a view writes to blocks of its own
+//! 2. Object files: what a view sees is kept before it changes ([`crate::preimages`]); a view writes to blocks of its own
 //!    ([`crate::objects`]).
 //! 3. The volatile key space, where each view has rows of its own ([`crate::spill`]).
 //!
@@ -89,11 +89,11 @@ impl VarveFs {
     /// Takes note of the views that there are in a store that is being opened, and lets go of what those that were
     /// ending left, unless that must wait.
     pub(crate) fn begin_views(&self) -> StoreResult<()> {
-        let Some(kept) = self.objects.kept() else { return Ok(()) };
+        let Some(preimages) = self.objects.preimages() else { return Ok(()) };
         let Some(views) = &self.views else { return Ok(()) };
         for snapshot in views.db().snapshots() {
             if let Some((epoch, _)) = parse_name(&snapshot.name) {
-                kept.begin(epoch);
+                preimages.begin(epoch);
             }
         }
         for txn in self.all_transactions().map_err(invalid)? {
@@ -101,12 +101,12 @@ impl VarveFs {
                 // A transaction is durable at once, and the mark above its epoch only with the log.
                 self.ids.pass(txn.epoch.get(), 1).map_err(invalid)?;
             }
-            txn.sees_objects_of().into_iter().for_each(|epoch| kept.begin(epoch));
+            txn.sees_objects_of().into_iter().for_each(|epoch| preimages.begin(epoch));
         }
         let fail = |error| invalid(error::object("list", &self.dir.join("kept"), error));
-        let ended = kept.ended().map_err(fail)?;
+        let ended = preimages.ended().map_err(fail)?;
         // What they kept is needed by those before as long as it is there, and by themselves until their end is durable.
-        ended.iter().for_each(|epoch| kept.begin(*epoch));
+        ended.iter().for_each(|epoch| preimages.begin(*epoch));
         if !self.options.read_only && !ended.is_empty() && views.make_ends_durable() {
             ended.into_iter().for_each(|epoch| self.end_view(epoch));
         }
@@ -129,17 +129,17 @@ impl VarveFs {
         pin: impl FnOnce(InodeId) -> StoreResult<T>,
         unpin: impl FnOnce(&T) -> StoreResult<()>,
     ) -> FsResult<T> {
-        let Some(kept) = self.objects.kept() else { return Err(FsError::Stale) };
+        let Some(preimages) = self.objects.preimages() else { return Err(FsError::Stale) };
         // While they are waited for others go on, but for who changes a large file, too.
-        kept.wait_for_changes();
+        preimages.wait_for_changes();
         let guards = self.locks.lock_all();
         let straight = self.written_straight()?;
         // What the view sees is older than this id: it would be taken for unknown to the view otherwise.
         let epoch = self.ids.allocate()?;
-        kept.begin(epoch);
+        preimages.begin(epoch);
         let pinned = pin(epoch).map_err(error::store);
         drop(guards);
-        self.keep_straight(epoch, &straight, pinned, unpin)
+        self.save_straight(epoch, &straight, pinned, unpin)
     }
 
     /// The large files that are open for writing straight, or mapped. REQUIRES: all row locks, so that nobody opens one.
@@ -153,7 +153,7 @@ impl VarveFs {
     }
 
     /// Keeps what is written `straight` for a view that has been `pinned` at `epoch`. Takes the view back if either failed.
-    pub(crate) fn keep_straight<T>(
+    pub(crate) fn save_straight<T>(
         &self,
         epoch: InodeId,
         straight: &BTreeSet<InodeId>,
@@ -161,7 +161,7 @@ impl VarveFs {
         unpin: impl FnOnce(&T) -> StoreResult<()>,
     ) -> FsResult<T> {
         let begun = pinned.and_then(|pinned| {
-            let kept = straight.iter().try_for_each(|ino| self.objects.keep_all(*ino));
+            let kept = straight.iter().try_for_each(|ino| self.objects.save_all(*ino));
             if kept.is_err()
                 && let Err(error) = unpin(&pinned)
             {
@@ -179,8 +179,8 @@ impl VarveFs {
 
     /// Lets go of what is kept for a view that has ended.
     pub(crate) fn end_view(&self, epoch: InodeId) {
-        if let Some(kept) = self.objects.kept()
-            && let Err(error) = kept.end(epoch)
+        if let Some(preimages) = self.objects.preimages()
+            && let Err(error) = preimages.end(epoch)
         {
             log::warn!("what was kept for a view stays until the next mount: {error}");
         }

@@ -19,7 +19,7 @@ use crate::harness::{run, varve, without_namespaces};
 semantics!(
     snapshots_of_directories,
     snapshots_of_moved_directories,
-    made_up_and_real_names,
+    synthetic_and_real_names,
     snapshots_of_directories_of_clones,
     snapshots_of_directories_meanwhile
 );
@@ -181,7 +181,7 @@ fn snapshots_of_moved_directories(place: &Place) {
     checked(place);
 }
 
-fn made_up_and_real_names(place: &Place) {
+fn synthetic_and_real_names(place: &Place) {
     if !place.is_varve() {
         return;
     }
@@ -191,20 +191,20 @@ fn made_up_and_real_names(place: &Place) {
     }
     fs::write(dir.join("with/file"), "x").unwrap();
     snapshot(place, "one");
-    let (made_up, real) = (dir.join("d/.varve"), dir.join("real/.varve"));
+    let (synthetic, real) = (dir.join("d/.varve"), dir.join("real/.varve"));
     assert_eq!(names(&real), Vec::<&str>::new());
     assert_eq!(names(&dir.join("real")), [".varve"]);
     fs::write(real.join("file"), "in it").unwrap();
-    assert_eq!(names(&made_up), ["snapshots"]);
-    refused_io(fs::create_dir(&made_up), Errno::EXIST);
-    refused_io(fs::write(&made_up, "x"), Errno::ISDIR);
-    refused_io(symlink("x", &made_up), Errno::EXIST);
-    refused_io(fs::remove_dir(&made_up), Errno::PERM);
-    refused_io(fs::remove_file(&made_up), Errno::ISDIR);
-    refused_io(fs::rename(&made_up, dir.join("x")), Errno::PERM);
-    let exchanged = renameat_with(CWD, dir.join("with"), CWD, &made_up, RenameFlags::EXCHANGE);
+    assert_eq!(names(&synthetic), ["snapshots"]);
+    refused_io(fs::create_dir(&synthetic), Errno::EXIST);
+    refused_io(fs::write(&synthetic, "x"), Errno::ISDIR);
+    refused_io(symlink("x", &synthetic), Errno::EXIST);
+    refused_io(fs::remove_dir(&synthetic), Errno::PERM);
+    refused_io(fs::remove_file(&synthetic), Errno::ISDIR);
+    refused_io(fs::rename(&synthetic, dir.join("x")), Errno::PERM);
+    let exchanged = renameat_with(CWD, dir.join("with"), CWD, &synthetic, RenameFlags::EXCHANGE);
     refused(exchanged, Errno::PERM);
-    for inside in ["x", "snapshots/x"].map(|name| made_up.join(name)) {
+    for inside in ["x", "snapshots/x"].map(|name| synthetic.join(name)) {
         refused_io(fs::metadata(&inside), Errno::NOENT);
         refused_io(fs::write(&inside, "x"), Errno::PERM);
         refused_io(fs::create_dir(&inside), Errno::PERM);
@@ -212,7 +212,7 @@ fn made_up_and_real_names(place: &Place) {
     }
     refused_io(fs::remove_file(past(&dir.join("d"), "one")), Errno::PERM);
     refused_io(fs::rename(past(&dir.join("d"), "one"), dir.join("x")), Errno::PERM);
-    refused_io(fs::set_permissions(&made_up, fs::Permissions::from_mode(0o700)), Errno::PERM);
+    refused_io(fs::set_permissions(&synthetic, fs::Permissions::from_mode(0o700)), Errno::PERM);
     // Views have none; what is made there comes first once it is committed.
     refused_io(fs::metadata(past(&dir, "one").join("d/.varve")), Errno::NOENT);
     let view = begin(&dir);
@@ -220,15 +220,15 @@ fn made_up_and_real_names(place: &Place) {
     fs::create_dir(view.join("d/.varve")).unwrap();
     fs::write(view.join("d/.varve/file"), "committed").unwrap();
     commit(place, &view);
-    assert_eq!(names(&made_up), ["file"]);
-    fs::remove_dir_all(&made_up).unwrap();
-    assert_eq!(names(&made_up), ["snapshots"]);
+    assert_eq!(names(&synthetic), ["file"]);
+    fs::remove_dir_all(&synthetic).unwrap();
+    assert_eq!(names(&synthetic), ["snapshots"]);
     // A directory that is moved there comes first too, and what is moved away or removed does no more.
-    fs::rename(dir.join("with"), &made_up).unwrap();
-    assert_eq!(names(&made_up), ["file"]);
+    fs::rename(dir.join("with"), &synthetic).unwrap();
+    assert_eq!(names(&synthetic), ["file"]);
     assert_eq!(names(&dir.join("d")), [".varve"]);
-    fs::rename(&made_up, dir.join("with")).unwrap();
-    assert_eq!(names(&made_up), ["snapshots"]);
+    fs::rename(&synthetic, dir.join("with")).unwrap();
+    assert_eq!(names(&synthetic), ["snapshots"]);
     fs::remove_dir_all(&real).unwrap();
     assert_eq!(listed(&dir.join("real")), ["one"]);
     assert_eq!(names(&past(&dir.join("real"), "one")), [".varve"]);

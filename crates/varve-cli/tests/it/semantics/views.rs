@@ -232,8 +232,8 @@ fn view_places(place: &Place) {
     snapshot(place, "monday");
     let view = begin(&dir);
     let control = top.join("control").join(id(&view));
-    for made_up in [dir.join("e/.varve/snapshots/monday"), control] {
-        refused_io(fs::hard_link(made_up, dir.join("x")), Errno::PERM);
+    for synthetic in [dir.join("e/.varve/snapshots/monday"), control] {
+        refused_io(fs::hard_link(synthetic, dir.join("x")), Errno::PERM);
     }
     let flags = OFlags::TMPFILE | OFlags::RDWR;
     refused(rustix::fs::open(top.join("txn"), flags, Mode::RUSR), Errno::PERM);

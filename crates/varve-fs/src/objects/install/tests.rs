@@ -37,9 +37,9 @@ fn changed(seed: u64) -> (Arc<SimEnv>, Arc<Objects>) {
     object.write_all_at(&[1; LEN], 0).unwrap();
     objects.claim(INO, object);
     objects.sync_claimed().unwrap();
-    let kept = objects.kept().unwrap();
-    kept.begin(OTHER);
-    kept.begin(VIEW);
+    let preimages = objects.preimages().unwrap();
+    preimages.begin(OTHER);
+    preimages.begin(VIEW);
     let view = Arc::new(objects.of_view(view_dir(Path::new(STORE), VIEW), Some(VIEW)));
     let file = view.open(INO, OpenMode::ReadWrite).unwrap();
     file.write_all_at(b"changed", 10).unwrap();
@@ -61,7 +61,7 @@ fn a_crash_anywhere_leaves_what_the_next_mount_installs() {
             let (env, objects) = changed(n);
             let copied = objects.prepare(&[INO], &own, VIEW, &|_| copies).unwrap();
             assert_eq!(copied.len(), usize::from(copies));
-            objects.kept().unwrap().retire(VIEW);
+            objects.preimages().unwrap().retire(VIEW);
             env.crash_after(env.op_count() + n);
             let installed = objects.install(&[INO], &own, &copied);
             let crashed = env.crashed();
@@ -74,15 +74,16 @@ fn a_crash_anywhere_leaves_what_the_next_mount_installs() {
             ];
             for image in images {
                 let objects = self::objects(&image);
-                let kept = objects.kept().unwrap();
-                kept.begin(OTHER);
-                kept.retire(VIEW);
+                let preimages = objects.preimages().unwrap();
+                preimages.begin(OTHER);
+                preimages.retire(VIEW);
                 let is_staged = matches!(objects.staged(INO, &own).unwrap(), Staged::Ready(_));
                 assert!(is_staged || objects.find(INO).unwrap().is_some(), "crash {n}");
                 objects.install(&[INO], &own, &BTreeSet::new()).unwrap();
                 let object = objects.open(INO, OpenMode::Read).unwrap();
                 assert!(bytes_of(object.as_ref()) == expected, "crash {n}");
-                let then = kept.read(OTHER, INO, &objects.path(INO), |file| Ok(bytes_of(file)));
+                let then =
+                    preimages.read(OTHER, INO, &objects.path(INO), |file| Ok(bytes_of(file)));
                 assert!(then.unwrap() == [1; LEN], "crash {n}");
             }
             crashes += u32::from(crashed);

@@ -1,4 +1,4 @@
-//! What becomes of kept versions when views end.
+//! What becomes of preimages when views end.
 //!
 //! A version at the epoch of a view that ends goes to the view before it, block by block; what nobody needs then goes.
 
@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 
 use varve_types::InodeId;
 
+use super::Preimages;
 use super::marks::mark_path;
-use super::{Kept, exists, remove_tree};
+use crate::files::{exists, remove_tree};
 use crate::overlay::blocks_path;
 
-impl Kept {
-    /// No view of this epoch is left: what nobody else needs goes. Costs what is kept there.
+impl Preimages {
+    /// No view of this epoch is left: what nobody else needs goes. Costs the number of preimages there.
     pub(crate) fn end(&self, epoch: InodeId) -> io::Result<()> {
         self.retire(epoch);
         let before = self.epochs.read().all.range(..epoch).next_back().copied();
@@ -23,7 +24,7 @@ impl Kept {
             for lower in self.list(&upper)? {
                 for ino in inodes_in(&self.list(&lower)?) {
                     let Some(before) = before.filter(|before| ino < *before) else { continue };
-                    let _keeping = self.keeping.lock();
+                    let _saving = self.saving.lock();
                     // The others need not wait for one that cannot be read.
                     failed = failed.or(self.pass_on(ino, epoch, before).err());
                 }
@@ -40,7 +41,7 @@ impl Kept {
         remove_tree(self.env.as_ref(), &top)
     }
 
-    /// Gives what is kept at `epoch` to the one before it, as far as that one needs it. REQUIRES: `keeping`.
+    /// Gives the preimages at `epoch` to the epoch before it, as far as that one needs them. REQUIRES: `saving`.
     pub(super) fn pass_on(&self, ino: InodeId, epoch: InodeId, before: InodeId) -> io::Result<()> {
         let (later, earlier) = (self.path(epoch, ino), self.path(before, ino));
         let (later_blocks, earlier_blocks) = (blocks_path(&later), blocks_path(&earlier));
@@ -53,19 +54,19 @@ impl Kept {
         if !has_all && blocks.is_none() {
             return self.pass_on_loss(&later, &earlier);
         }
-        let keeps_all = self.keeps_all(before, ino)?;
+        let holds_all = self.holds_all(before, ino)?;
         // Nothing saves a version that is damaged or gone.
         let is_lost = match self.overlays.get(&earlier_blocks) {
-            _ if keeps_all => false,
+            _ if holds_all => false,
             Err(error) if is_damaged(&error) => true,
             earlier => self.is_lost(before, ino, earlier?.is_some())?,
         };
-        if !keeps_all && !is_lost {
+        if !holds_all && !is_lost {
             self.create_dirs(&earlier)?;
             match (self.overlays.get(&earlier_blocks)?, blocks) {
                 (Some(blocks), Some(later)) => {
                     self.rely_on(&earlier, &blocks)?;
-                    self.keep_in(&earlier, &blocks, |blocks| blocks.adopt(&later))?;
+                    self.save_in(&earlier, &blocks, |blocks| blocks.adopt(&later))?;
                 }
                 (None, Some(blocks)) => {
                     blocks.settle()?;
@@ -91,7 +92,7 @@ impl Kept {
     }
 
     /// Gives blocks that are damaged to the version before, which needs them: it cannot be read any more either, instead of showing what is
-    /// below. REQUIRES: `keeping`.
+    /// below. REQUIRES: `saving`.
     fn pass_on_damaged(&self, later: &Path, earlier: &Path) -> io::Result<()> {
         self.create_dirs(earlier)?;
         let (later_blocks, earlier_blocks) = (blocks_path(later), blocks_path(earlier));
@@ -103,7 +104,7 @@ impl Kept {
     }
 
     /// Gives the marks of what is gone to the version before, which misses it too: unless that has something itself, as it has when what
-    /// is marked moved there. REQUIRES: `keeping`, and nothing is kept at `later`.
+    /// is marked moved there. REQUIRES: `saving`, and there is no preimage at `later`.
     fn pass_on_loss(&self, later: &Path, earlier: &Path) -> io::Result<()> {
         let marked = |path: &Path| -> io::Result<Vec<PathBuf>> {
             let files = [path.to_path_buf(), blocks_path(path)];
@@ -139,7 +140,7 @@ impl Kept {
         }
     }
 
-    /// The epochs of which something is kept although no such view is there any more: of views that were ending.
+    /// The epochs that have preimages although there is no such view any more: of views that were ending.
     /// The newest first, as what they pass on must pass all of them.
     pub(crate) fn ended(&self) -> io::Result<Vec<InodeId>> {
         let epochs = self.epochs.read();

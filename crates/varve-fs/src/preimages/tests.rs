@@ -13,6 +13,7 @@ use varve_types::FileName;
 use varve_vfs::{Caller, OpenFlags, Vfs};
 
 use super::*;
+use crate::files::create_dirs_between;
 use crate::{FormatOptions, MountOptions, TransactionOptions, VarveFs};
 
 const INO: InodeId = InodeId::new(100);
@@ -25,7 +26,7 @@ const PIECE: Range<u64> = 0..9;
 /// One object, of ones, and what is kept of it.
 struct Rig {
     env: Arc<SimEnv>,
-    kept: Kept,
+    preimages: Preimages,
     path: PathBuf,
     object: Arc<dyn File>,
 }
@@ -38,22 +39,22 @@ impl Rig {
         let object = env.open(&path, OpenMode::CreateOrOpen).unwrap();
         object.write_all_at(&[1; 3 * BLOCK_BYTES as usize], 0).unwrap();
         let overlays = Arc::new(Overlays::new(env.clone()));
-        let kept = Kept::new(env.clone(), store.join("kept"), overlays);
-        Rig { env, kept, path, object }
+        let preimages = Preimages::new(env.clone(), store.join("kept"), overlays);
+        Rig { env, preimages, path, object }
     }
 
     /// The same for a process that begins.
     fn again(self) -> Rig {
         let overlays = Arc::new(Overlays::new(self.env.clone()));
-        let kept = Kept::new(self.env.clone(), PathBuf::from("/store/kept"), overlays);
+        let preimages = Preimages::new(self.env.clone(), PathBuf::from("/store/kept"), overlays);
         let object = self.env.open(&self.path, OpenMode::ReadWrite).unwrap();
-        Rig { kept, object, ..self }
+        Rig { preimages, object, ..self }
     }
 
     /// Changes the piece after it was kept.
     fn change(&self, byte: u8) {
         let write = || self.object.write_all_at(&[byte; PIECE.end as usize], PIECE.start);
-        self.kept.change(INO, self.object.as_ref(), PIECE, write).unwrap();
+        self.preimages.change(INO, self.object.as_ref(), PIECE, write).unwrap();
     }
 
     /// The piece as the view of `epoch` sees it, read when `during` has returned, which is called while nobody must change it.
@@ -63,7 +64,7 @@ impl Rig {
             during();
             file.read_at(&mut seen, PIECE.start)
         };
-        self.kept.read(epoch, INO, &self.path, read).unwrap();
+        self.preimages.read(epoch, INO, &self.path, read).unwrap();
         seen
     }
 }
@@ -73,7 +74,7 @@ impl Rig {
 #[test]
 fn every_change_waits_for_who_has_looked_before() {
     let rig = Rig::new();
-    rig.kept.begin(FIRST);
+    rig.preimages.begin(FIRST);
     let (looked, done) = (Barrier::new(2), mpsc::channel());
     thread::scope(|scope| {
         let (rig, looked) = (&rig, &looked);
@@ -87,7 +88,7 @@ fn every_change_waits_for_who_has_looked_before() {
         scope.spawn(|| rig.change(2));
         let is_kept = |overlay: Arc<Overlay>| overlay.owns(&PIECE);
         eventually("the block is kept", || {
-            rig.kept.blocks(FIRST, INO).unwrap().is_some_and(is_kept)
+            rig.preimages.blocks(FIRST, INO).unwrap().is_some_and(is_kept)
         });
         scope.spawn(move || {
             rig.change(3);
@@ -105,13 +106,13 @@ fn every_change_waits_for_who_has_looked_before() {
 #[test]
 fn nothing_is_read_for_a_view_that_has_ended() {
     let rig = Rig::new();
-    rig.kept.begin(FIRST);
+    rig.preimages.begin(FIRST);
     rig.change(2);
     assert_eq!(rig.read_after(FIRST, || ()), [1; 9]);
-    let read = || rig.kept.read(FIRST, INO, &rig.path, |_| Ok(()));
-    rig.kept.retire(FIRST);
+    let read = || rig.preimages.read(FIRST, INO, &rig.path, |_| Ok(()));
+    rig.preimages.retire(FIRST);
     assert_eq!(read().unwrap_err().kind(), io::ErrorKind::StaleNetworkFileHandle);
-    rig.kept.end(FIRST).unwrap();
+    rig.preimages.end(FIRST).unwrap();
     assert_eq!(read().unwrap_err().kind(), io::ErrorKind::StaleNetworkFileHandle);
 }
 
@@ -120,8 +121,8 @@ fn nothing_is_read_for_a_view_that_has_ended() {
 #[test]
 fn a_change_waits_for_who_has_looked_before_a_commit_kept() {
     let rig = Rig::new();
-    rig.kept.begin(FIRST);
-    rig.kept.begin(SECOND);
+    rig.preimages.begin(FIRST);
+    rig.preimages.begin(SECOND);
     let (looked, done) = (Barrier::new(2), mpsc::channel());
     thread::scope(|scope| {
         let (rig, looked) = (&rig, &looked);
@@ -134,7 +135,7 @@ fn a_change_waits_for_who_has_looked_before_a_commit_kept() {
         looked.wait();
         scope.spawn(move || {
             let object = rig.object.as_ref();
-            rig.kept.keep_besides(FIRST, INO, object, &[PIECE], &mut BTreeSet::new()).unwrap();
+            rig.preimages.save_besides(FIRST, INO, object, &[PIECE], &mut BTreeSet::new()).unwrap();
             rig.change(2);
             done.0.send(()).unwrap();
         });
@@ -150,15 +151,17 @@ fn a_change_waits_for_who_has_looked_before_a_commit_kept() {
 #[test]
 fn what_is_written_straight_is_kept_at_one_moment_where_room_is_shared() {
     let rig = Rig::new();
-    rig.kept.begin(FIRST);
+    rig.preimages.begin(FIRST);
     rig.env.set_shares_room(true);
-    rig.kept.keep_all(INO, &rig.path).unwrap();
-    assert!(rig.kept.has_all(FIRST, INO).unwrap() && rig.kept.shares.load(Ordering::Relaxed));
-    rig.kept.begin(SECOND);
+    rig.preimages.save_all(INO, &rig.path).unwrap();
+    assert!(
+        rig.preimages.has_all(FIRST, INO).unwrap() && rig.preimages.shares.load(Ordering::Relaxed)
+    );
+    rig.preimages.begin(SECOND);
     rig.env.set_shares_room(false);
-    rig.kept.keep_all(INO, &rig.path).unwrap();
-    assert!(rig.kept.has_all(SECOND, INO).unwrap());
-    assert!(!rig.kept.shares.load(Ordering::Relaxed), "the storage was not asked");
+    rig.preimages.save_all(INO, &rig.path).unwrap();
+    assert!(rig.preimages.has_all(SECOND, INO).unwrap());
+    assert!(!rig.preimages.shares.load(Ordering::Relaxed), "the storage was not asked");
     rig.object.write_all_at(&[2; 9], 0).unwrap();
     for epoch in [FIRST, SECOND] {
         assert_eq!(rig.read_after(epoch, || ()), [1; 9]);
@@ -171,7 +174,8 @@ fn others_go_on_while_a_view_waits_for_a_change_that_began_before() {
     let (machine, dir): (Arc<dyn Env>, _) = (SimEnv::new(1), Path::new("/store"));
     crate::format(&machine, dir, &FormatOptions::default()).unwrap();
     let fs = VarveFs::open(machine, dir, MountOptions::default()).unwrap();
-    let (object, kept, at_work) = (Rig::new().object, fs.objects.kept().unwrap(), Barrier::new(2));
+    let (object, preimages, at_work) =
+        (Rig::new().object, fs.objects.preimages().unwrap(), Barrier::new(2));
     let (done, made) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {
         let (fs, at_work) = (&fs, &at_work);
@@ -181,7 +185,7 @@ fn others_go_on_while_a_view_waits_for_a_change_that_began_before() {
                 at_work.wait();
                 Ok(())
             };
-            kept.change(INO, object.as_ref(), PIECE, change).unwrap();
+            preimages.change(INO, object.as_ref(), PIECE, change).unwrap();
         });
         at_work.wait();
         scope.spawn(move || {
@@ -218,10 +222,10 @@ const LEFT_BY: [Left; 3] = [Left::Dead, Left::Forgetful, Left::Itself];
 #[test]
 fn what_is_kept_is_durable_whatever_an_earlier_process_has_left() {
     let again = |env: &Arc<SimEnv>| {
-        let kept =
-            Kept::new(env.clone(), "/store/kept".into(), Arc::new(Overlays::new(env.clone())));
-        kept.begin(FIRST);
-        kept
+        let preimages =
+            Preimages::new(env.clone(), "/store/kept".into(), Arc::new(Overlays::new(env.clone())));
+        preimages.begin(FIRST);
+        preimages
     };
     for (shares, left_by, nth) in [false, true].into_iter().flat_map(|shares| {
         LEFT_BY.into_iter().flat_map(move |by| (1..12).map(move |nth| (shares, by, nth)))
@@ -229,17 +233,17 @@ fn what_is_kept_is_durable_whatever_an_earlier_process_has_left() {
         let rig = Rig::new();
         rig.object.sync_all().unwrap();
         ["/store", "/"].iter().for_each(|dir| rig.env.sync_dir(Path::new(dir)).unwrap());
-        rig.kept.begin(FIRST);
+        rig.preimages.begin(FIRST);
         rig.env.set_shares_room(shares);
         let fail = |op| FaultRule { path_suffix: String::new(), op, nth, errno: 5, sticky: false };
         match left_by {
             Left::Dead => rig.env.crash_at_sync(rig.env.sync_count() + nth),
             _ => [SimOp::Sync, SimOp::SyncDir].into_iter().for_each(|op| rig.env.fail(fail(op))),
         }
-        let change = |kept: &Kept, object: &dyn File| {
-            kept.change(INO, object, PIECE, || object.write_all_at(&[2; 9], 0))
+        let change = |preimages: &Preimages, object: &dyn File| {
+            preimages.change(INO, object, PIECE, || object.write_all_at(&[2; 9], 0))
         };
-        let was_kept = change(&rig.kept, rig.object.as_ref()).is_ok();
+        let was_kept = change(&rig.preimages, rig.object.as_ref()).is_ok();
         assert!(!was_kept || nth > 1);
         rig.env.clear_faults();
         let env = match left_by {
@@ -249,7 +253,7 @@ fn what_is_kept_is_durable_whatever_an_earlier_process_has_left() {
         let object = env.open(&rig.path, OpenMode::ReadWrite).unwrap();
         let changed = match left_by {
             // After a failed sync it keeps nothing more in the overlay that it has in memory.
-            Left::Itself => change(&rig.kept, object.as_ref()).or(Ok(())),
+            Left::Itself => change(&rig.preimages, object.as_ref()).or(Ok(())),
             _ => change(&again(&env), object.as_ref()),
         };
         changed.unwrap();
@@ -270,13 +274,13 @@ fn what_is_kept_is_made_durable_once_whatever_comes_beside_it() {
     for shares in [false, true] {
         let rig = Rig::new();
         rig.env.set_shares_room(shares);
-        rig.kept.begin(FIRST);
+        rig.preimages.begin(FIRST);
         rig.change(2);
         for ino in 101..104 {
             let removed = Path::new("/store/removed");
             rig.env.open(removed, OpenMode::CreateNew).unwrap();
             let mut unsynced = BTreeSet::new();
-            assert!(rig.kept.take(InodeId::new(ino), removed, &mut unsynced).unwrap());
+            assert!(rig.preimages.take(InodeId::new(ino), removed, &mut unsynced).unwrap());
             unsynced.iter().rev().for_each(|dir| rig.env.sync_dir(dir).unwrap());
             let before = rig.env.sync_count();
             rig.change(3);
@@ -285,7 +289,7 @@ fn what_is_kept_is_made_durable_once_whatever_comes_beside_it() {
         // One in the place of the last one that was removed, which nobody relied upon yet.
         let [first, again] = [(); 2].map(|()| {
             let before = rig.env.sync_count();
-            rig.kept.change(InodeId::new(103), rig.object.as_ref(), PIECE, || Ok(())).unwrap();
+            rig.preimages.change(InodeId::new(103), rig.object.as_ref(), PIECE, || Ok(())).unwrap();
             rig.env.sync_count() - before
         });
         assert!(first > 0 && again == 0, "{first} syncs, then {again}");
@@ -303,14 +307,14 @@ fn a_mark_claims_no_more_than_views_see() {
     for (written, claimed) in cases {
         let rig = Rig::new();
         rig.env.set_shares_room(false);
-        rig.kept.begin(FIRST);
+        rig.preimages.begin(FIRST);
         let bytes = vec![2; (written.end - written.start) as usize];
         let write = || rig.object.write_all_at(&bytes, written.start);
-        rig.kept.change(INO, rig.object.as_ref(), written.clone(), write).unwrap();
+        rig.preimages.change(INO, rig.object.as_ref(), written.clone(), write).unwrap();
         let mut unsynced = BTreeSet::new();
-        assert!(rig.kept.take(INO, &rig.path, &mut unsynced).unwrap());
-        rig.kept.marking(&unsynced, || io::Result::Ok(())).unwrap();
-        let mark = rig.kept.path(FIRST, INO).with_extension("mark");
+        assert!(rig.preimages.take(INO, &rig.path, &mut unsynced).unwrap());
+        rig.preimages.marking(&unsynced, || io::Result::Ok(())).unwrap();
+        let mark = rig.preimages.path(FIRST, INO).with_extension("mark");
         let found = inspect_mark(rig.env.as_ref(), &mark).unwrap();
         assert_eq!(found, Some(claimed), "{written:?}");
     }
@@ -398,7 +402,7 @@ fn what_ended_views_left_waits_for_a_sync_that_succeeds() {
         let fs = VarveFs::open(env.clone(), dir, MountOptions::default()).unwrap();
         assert!(env.fault_count() > 0 && env.stat(&left).is_ok());
         // A power cut may bring the view back: it must not find later bytes.
-        assert!(fs.objects.kept().unwrap().may_be_seen(INO));
+        assert!(fs.objects.preimages().unwrap().may_be_seen(INO));
         env.clear_faults();
         drop(fs);
         drop(VarveFs::open(env.clone(), dir, MountOptions::default()).unwrap());
@@ -411,7 +415,7 @@ fn what_ended_views_left_waits_for_a_sync_that_succeeds() {
 fn any_number_of_versions_is_read_through() {
     let rig = Rig::new();
     for n in 0..1000 {
-        rig.kept.begin(InodeId::new(FIRST.get() + n));
+        rig.preimages.begin(InodeId::new(FIRST.get() + n));
         rig.change((n % 250) as u8 + 2);
     }
     let mut seen = [0; 9];
@@ -423,7 +427,7 @@ fn any_number_of_versions_is_read_through() {
     };
     thread::scope(|scope| {
         let little = thread::Builder::new().stack_size(1 << 17);
-        let read = || rig.kept.read(FIRST, INO, &rig.path, read).unwrap();
+        let read = || rig.preimages.read(FIRST, INO, &rig.path, read).unwrap();
         little.spawn_scoped(scope, read).unwrap();
     });
     assert_eq!(seen, [1; 9]);
@@ -433,29 +437,31 @@ fn any_number_of_versions_is_read_through() {
 fn each_view_sees_what_the_object_was_whatever_the_others_keep() {
     for seed in 0..20 {
         let (rig, mut rng) = (Rig::new(), Rng::new(seed));
-        rig.kept.shares.store(rng.chance(20), Ordering::Relaxed);
+        rig.preimages.shares.store(rng.chance(20), Ordering::Relaxed);
         let (mut now, mut views) = (vec![1; 3 * BLOCK_BYTES as usize], Vec::new());
         for n in 0..12 {
             let epoch = InodeId::new(FIRST.get() + n);
-            rig.kept.begin(epoch);
+            rig.preimages.begin(epoch);
             views.push((epoch, now.clone()));
             for byte in 2..2 + rng.below(4) as u8 {
                 let at = rng.below(4 * BLOCK_BYTES);
                 if rng.chance(30) {
                     let cut = || rig.object.set_len(at);
-                    rig.kept.change(INO, rig.object.as_ref(), at..u64::MAX, cut).unwrap();
+                    rig.preimages.change(INO, rig.object.as_ref(), at..u64::MAX, cut).unwrap();
                     now.resize(at as usize, 0);
                 } else {
                     let bytes = vec![byte; rng.below(BLOCK_BYTES) as usize + 1];
                     let end = at + bytes.len() as u64;
                     let write = || rig.object.write_all_at(&bytes, at);
-                    rig.kept.change(INO, rig.object.as_ref(), at..end, write).unwrap();
+                    rig.preimages.change(INO, rig.object.as_ref(), at..end, write).unwrap();
                     now.resize(now.len().max(end as usize), 0);
                     now[at as usize..end as usize].copy_from_slice(&bytes);
                 }
             }
             if rng.chance(20) {
-                rig.kept.end(views.swap_remove(rng.below(views.len() as u64) as usize).0).unwrap();
+                rig.preimages
+                    .end(views.swap_remove(rng.below(views.len() as u64) as usize).0)
+                    .unwrap();
             }
         }
         for (epoch, expected) in views {
@@ -471,7 +477,7 @@ fn each_view_sees_what_the_object_was_whatever_the_others_keep() {
                 assert!(copied == expected, "seed {seed}: a copy of {epoch}");
                 file.read_at(&mut seen, 0)
             };
-            let count = rig.kept.read(epoch, INO, &rig.path, read).unwrap();
+            let count = rig.preimages.read(epoch, INO, &rig.path, read).unwrap();
             assert!(seen[..count] == expected, "seed {seed}: {epoch}");
         }
     }
@@ -481,29 +487,29 @@ fn each_view_sees_what_the_object_was_whatever_the_others_keep() {
 /// read what was written later.
 #[test]
 fn what_has_gone_from_a_view_that_ends_is_missed_by_the_one_before() {
-    for (keeps_all, goes) in [(false, false), (false, true), (true, false), (true, true)] {
+    for (holds_all, goes) in [(false, false), (false, true), (true, false), (true, true)] {
         let rig = Rig::new();
-        rig.kept.begin(FIRST);
-        rig.kept.begin(SECOND);
-        if keeps_all {
-            rig.kept.keep_all(INO, &rig.path).unwrap();
+        rig.preimages.begin(FIRST);
+        rig.preimages.begin(SECOND);
+        if holds_all {
+            rig.preimages.save_all(INO, &rig.path).unwrap();
         }
         rig.change(2);
-        let kept = rig.kept.path(SECOND, INO);
+        let kept = rig.preimages.path(SECOND, INO);
         if goes {
-            let gone = if keeps_all { kept } else { blocks_path(&kept) };
+            let gone = if holds_all { kept } else { blocks_path(&kept) };
             rig.env.remove_file(&gone).unwrap();
         }
         // Another process has nothing open.
         let rig = rig.again();
-        rig.kept.begin(FIRST);
-        rig.kept.begin(SECOND);
+        rig.preimages.begin(FIRST);
+        rig.preimages.begin(SECOND);
         let whole = rig.env.power_cut_keep_all();
-        rig.kept.end(SECOND).unwrap();
+        rig.preimages.end(SECOND).unwrap();
         let mut seen = [0; 9];
         let mut read = |rig: &Rig| {
             let read = |file: &dyn File| file.read_at(&mut seen, PIECE.start);
-            rig.kept.read(FIRST, INO, &rig.path, read).map(|_| seen)
+            rig.preimages.read(FIRST, INO, &rig.path, read).map(|_| seen)
         };
         let found = read(&rig);
         match (goes, found) {
@@ -512,9 +518,9 @@ fn what_has_gone_from_a_view_that_ends_is_missed_by_the_one_before() {
         }
         // The end is done once more where the first one was cut short.
         let rig = Rig { env: whole, ..rig }.again();
-        rig.kept.begin(FIRST);
-        rig.kept.end(SECOND).unwrap();
-        rig.kept.end(SECOND).unwrap();
+        rig.preimages.begin(FIRST);
+        rig.preimages.end(SECOND).unwrap();
+        rig.preimages.end(SECOND).unwrap();
         assert_eq!(read(&rig).is_err(), goes);
     }
 }

@@ -1,4 +1,4 @@
-//! What says that something is kept, so that it is noticed where it is gone.
+//! Marks say that there is a preimage, so that its loss is noticed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use varve_env::{Env, OpenMode};
 use varve_types::InodeId;
 
-use super::{Kept, exists};
+use super::Preimages;
+use crate::files::exists;
 use crate::overlay::{EXTENSION, blocks_path};
 
 /// How the names of marks end, after a point.
@@ -15,7 +16,7 @@ const MARK: &str = "mark";
 const BLOCKS_MARK: &str = "blocks-mark";
 /// Bytes of a mark: a length, little-endian, and its CRC32C.
 const MARK_BYTES: usize = 12;
-/// More files than one call keeps or moves; of others it is not noticed where they are gone.
+/// More files than one call saves or moves. The loss of others is not noticed.
 const UNMARKED_MAX: usize = 1 << 16;
 
 /// The mark of the file at `path`.
@@ -54,7 +55,7 @@ pub fn inspect_mark(env: &dyn Env, path: &Path) -> io::Result<Option<u64>> {
     Ok(decode_mark(&bytes[..count]))
 }
 
-impl Kept {
+impl Preimages {
     /// Notes that the file at `path` is there. Its absence is not noticed where that fails. REQUIRES: its name is durable.
     pub(super) fn mark(&self, path: &Path) {
         let mark = || {
@@ -80,7 +81,7 @@ impl Kept {
         }
     }
 
-    /// Has [`Kept::marking`] mark the file at `path`, once its name is durable.
+    /// Has [`Preimages::marking`] mark the file at `path`, once its name is durable.
     pub(super) fn mark_later(&self, path: &Path) {
         let mut unmarked = self.unmarked.lock();
         if unmarked.len() < UNMARKED_MAX {
@@ -88,7 +89,7 @@ impl Kept {
         }
     }
 
-    /// Calls `sync`, which makes the names in `dirs` durable, and marks what was kept there before.
+    /// Calls `sync`, which makes the names in `dirs` durable, and marks the preimages that were saved there before.
     pub(crate) fn marking<E>(
         &self,
         dirs: &BTreeSet<PathBuf>,
@@ -97,7 +98,7 @@ impl Kept {
         let is_there = |path: &PathBuf| path.parent().is_some_and(|dir| dirs.contains(dir));
         let named: Vec<PathBuf> = self.unmarked.lock().extract_if(.., is_there).collect();
         sync()?;
-        let _keeping = self.keeping.lock();
+        let _saving = self.saving.lock();
         // What has moved on by now was marked there.
         named.iter().filter(|path| self.env.stat(path).is_ok()).for_each(|path| self.mark(path));
         Ok(())
@@ -108,7 +109,7 @@ impl Kept {
         exists(self.env.as_ref(), &mark_path(path))
     }
 
-    /// Whether something of the object was kept at an epoch whose view is there, and is gone. REQUIRES: all of it is not there, nor are
+    /// Whether there was a preimage of the object at an epoch whose view is there, and it is gone. REQUIRES: all of it is not there, nor are
     /// blocks unless it `has_blocks`.
     pub(super) fn is_lost(
         &self,
@@ -116,7 +117,7 @@ impl Kept {
         ino: InodeId,
         has_blocks: bool,
     ) -> io::Result<bool> {
-        // Those of a view that has ended have moved on.
+        // The preimages of a view that has ended have moved on.
         if !self.epochs.read().is_live(epoch) {
             return Ok(false);
         }

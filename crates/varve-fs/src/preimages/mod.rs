@@ -1,7 +1,7 @@
-//! What views still see of large files that changed.
+//! Preimages: what views still see of large files that changed.
 //!
 //! A view, which is a snapshot or a transaction, sees rows as of its beginning, but the bytes of large files lie in
-//! objects that the main view goes on to change in place. So whoever changes blocks of an object first keeps them
+//! objects that the main tree goes on to change in place. So a change of an object first saves the blocks that it replaces,
 //! for the views that still see them:
 //!
 //! ```text
@@ -9,37 +9,39 @@
 //! kept/E/K/J/I          all of object I as those views see it, below the blocks
 //! ```
 //!
-//! 1. Each view has an epoch: an inode id that was handed out for it. Later views have larger ones, and a file
-//!    whose id is larger than an epoch is unknown to that view.
-//! 2. Before bytes, length or times of an object change ([`Kept::change`]), its length and the blocks that are to change
-//!    go to the overlay ([`crate::overlay`]) of the newest view, unless it is younger than that view or has been kept
-//!    there. They are durable, with their name, before the object changes, and nobody reads them from the object any more, whoever
-//!    has kept them: what another process has left, or a sync that failed, is made durable once ([`Kept::rely_on`]).
-//! 3. All of an object is kept where the storage below shares its room, where the kernel may write to it without
-//!    telling ([`Kept::keep_all`]), and when it is removed: then it moves there ([`Kept::take`]).
-//! 4. A view of epoch `e` reads each block from the first version at or after `e` that has it, else from the object
-//!    ([`Kept::read`]).
-//! 5. When a view ends, what is kept at its epoch goes to that of the view before it, which may need it, block by block
-//!    where that has none of its own ([`Kept::end`]). From the beginning of the end on nothing is kept for it.
+//! In: the epochs of views, changes of objects before they are made. Out: an object as a view sees it, which objects and ranges differ
+//! between two views. Never: changes an object, or knows a row.
 //!
-//! 6. A file that is gone would let the bytes of later be seen. So each has a *mark* beside it, once its name is durable ([`Kept::mark`]):
-//!    where a view misses one that its mark says is there, reading fails, and nothing is kept in its place ([`Kept::is_lost`]).
+//! 1. Each view has an [epoch](crate::epoch). A view does not know a file that was not born before its epoch.
+//! 2. Before bytes, length or times of an object change ([`Preimages::change`]), its length and the blocks that will change
+//!    go to the overlay ([`crate::overlay`]) of the newest view, unless that view does not know the object or the blocks are there
+//!    already. They are durable, with their name, before the object changes, and from then on nobody reads them from the object. What
+//!    another process has left, or a failed sync, is made durable once ([`Preimages::rely_on`]).
+//! 3. The preimage of a whole object is saved where the storage below shares its room, where the kernel may write to the object without
+//!    a request ([`Preimages::save_all`]), and when the object is removed: then the object moves there ([`Preimages::take`]).
+//! 4. A view of epoch `e` reads each block from the first version at or after `e` that has it, else from the object
+//!    ([`Preimages::read`]).
+//! 5. When a view ends, the preimages at its epoch go to that of the view before it, which may need them, block by block
+//!    where that has none of its own ([`Preimages::end`]). From the beginning of the end on no preimage is saved for it.
+//! 6. If a preimage got lost, the view would see later bytes instead. So each preimage has a *mark* beside it, once its name is durable
+//!    ([`Preimages::mark`]): where a view misses a preimage that has a mark, reading fails, and no other takes its place
+//!    ([`Preimages::is_lost`]).
 //!
 //! ```text
 //! kept/E/K/J/I.mark         kept/E/K/J/I is there; its length, if it can be read
 //! kept/E/K/J/I.blocks-mark  kept/E/K/J/I.blocks is there
 //! ```
 //!
-//! Marks are not synced: without one nothing is noticed, no more. Those of views that have ended say nothing, as what they mark moves on.
+//! Marks are not synced: without a mark a loss is not noticed, no more. Marks of views that have ended say nothing, as the preimages that
+//! they mark move on.
 //!
-//! Lock order: `writing`, `keeping`, `epochs`, those of overlays.
+//! Lock order: `writing`, `saving`, `epochs`, the locks of overlays.
 //!
-//! Source: the deadlists of ZFS (`dsl_deadlist.c`) for 5; KVFS, thesis section 3.3, keeps whole tables instead.
+//! Source: the deadlists of ZFS (`dsl_deadlist.c`) for 5. KVFS, thesis section 3.3, saves whole tables instead.
 
 mod changes;
 mod durable;
 mod ending;
-mod files;
 mod marks;
 mod stack;
 
@@ -55,29 +57,29 @@ use varve_env::{Env, File, OpenMode};
 use varve_schema::overlay::OverlayKind;
 use varve_types::InodeId;
 
+use crate::files::{copy_file, exists};
 use crate::objects::{begun_path, object_path};
 use crate::overlay::{FileBase, Overlay, Overlays, blocks_path};
-pub(crate) use files::{copy_file, create_dirs_between, exists, remove_tree};
 pub use marks::inspect_mark;
 pub(crate) use marks::marked_by;
 use stack::Stack;
 
-/// The kept versions of a store's objects.
+/// The preimages of a store's objects.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct Preimages {
     env: Arc<dyn Env>,
     dir: PathBuf,
     overlays: Arc<Overlays>,
     /// Held for reading while a version is looked for and read, for writing when what views see has changed places:
     /// nobody reads the old place after that.
     epochs: RwLock<Epochs>,
-    /// The newest epoch for which is kept, or 0: so that without views nothing costs anything.
+    /// The newest epoch for which preimages are saved, or 0: so that without views nothing costs anything.
     newest: AtomicU64,
-    /// Held for reading from before something is kept until the object has changed, for writing by a view that begins
+    /// Held for reading from before a preimage is saved until the object has changed, for writing by a view that begins
     /// or ends: a change is before it or after it.
     writing: RwLock<()>,
-    /// Held by the one who makes versions or moves them.
-    keeping: Mutex<()>,
+    /// Held while versions are made or moved.
+    saving: Mutex<()>,
     /// Overlays that are durable as far as they go and whole objects, both with their names; and directories all names in which are.
     /// Of others that is not known.
     durable: Mutex<HashSet<PathBuf>>,
@@ -91,9 +93,9 @@ pub(crate) struct Kept {
 
 #[derive(Debug, Default)]
 struct Epochs {
-    /// Those at which something may be kept.
+    /// The epochs at which there may be preimages.
     all: BTreeSet<InodeId>,
-    /// Those among them that no view has any more.
+    /// The epochs among them whose views have ended.
     ended: BTreeSet<InodeId>,
 }
 
@@ -103,23 +105,23 @@ impl Epochs {
         self.all.contains(&epoch) && !self.ended.contains(&epoch)
     }
 
-    /// Those of views there are, the newest first.
+    /// The epochs of the views that there are, the newest first.
     fn live(&self) -> impl Iterator<Item = InodeId> {
         self.all.iter().rev().filter(|epoch| !self.ended.contains(epoch)).copied()
     }
 }
 
-impl Kept {
-    /// Those in `dir`, which need not exist.
-    pub(crate) fn new(env: Arc<dyn Env>, dir: PathBuf, overlays: Arc<Overlays>) -> Kept {
-        Kept {
+impl Preimages {
+    /// The preimages in `dir`, which need not exist.
+    pub(crate) fn new(env: Arc<dyn Env>, dir: PathBuf, overlays: Arc<Overlays>) -> Preimages {
+        Preimages {
             env,
             dir,
             overlays,
             epochs: RwLock::default(),
             newest: AtomicU64::new(0),
             writing: RwLock::default(),
-            keeping: Mutex::default(),
+            saving: Mutex::default(),
             durable: Mutex::default(),
             unmarked: Mutex::default(),
             shares: AtomicBool::new(true),
@@ -137,14 +139,14 @@ impl Kept {
         self.freeing.get().unwrap_or(&self.env)
     }
 
-    /// From now on objects are kept for a view of this epoch.
+    /// From now on preimages are saved for a view of this epoch.
     pub(crate) fn begin(&self, epoch: InodeId) {
         self.alter(|epochs| {
             epochs.all.insert(epoch);
         });
     }
 
-    /// From now on nothing is kept for the view of this epoch, which has ended; what is kept there serves those before.
+    /// From now on no preimage is saved for the view of this epoch, which has ended. Its preimages serve the views before it.
     pub(crate) fn retire(&self, epoch: InodeId) {
         self.alter(|epochs| {
             epochs.all.insert(epoch);
@@ -160,8 +162,8 @@ impl Kept {
         self.newest.store(newest, Ordering::Release);
     }
 
-    /// Waits for the changes that are under way, which may be long ones, as what they change is kept first: who takes locks that
-    /// they all wait for and then begins a view waits no longer than for those that have begun since. REQUIRES: no row is locked.
+    /// Waits for the changes that are under way. They may take long, as they save preimages first. A caller that then takes locks that
+    /// all changes wait for, and begins a view, waits only for changes that have begun since. REQUIRES: no row is locked.
     pub(crate) fn wait_for_changes(&self) {
         drop(self.writing.write());
     }
@@ -185,13 +187,13 @@ impl Kept {
         self.overlays.get(&blocks_path(&self.path(epoch, ino)))
     }
 
-    /// Whether all of the object is kept at an epoch.
+    /// Whether there is a preimage of the whole object at an epoch.
     fn has_all(&self, epoch: InodeId, ino: InodeId) -> io::Result<bool> {
         exists(self.env.as_ref(), &self.path(epoch, ino))
     }
 
-    /// Calls `change`, which changes the range `bytes` of the object of `ino`, or its length or times, after what views
-    /// see of it is kept.
+    /// Calls `change`, which changes the range `bytes` of the object of `ino`, or its length or times, after the preimage that
+    /// views see is saved.
     pub(crate) fn change<T>(
         &self,
         ino: InodeId,
@@ -201,12 +203,12 @@ impl Kept {
     ) -> io::Result<T> {
         let _writing = self.writing.read();
         if let Some(newest) = self.newest_for(ino) {
-            self.keep(newest, ino, object, &bytes)?;
+            self.save(newest, ino, object, &bytes)?;
         }
         change()
     }
 
-    fn keep(
+    fn save(
         &self,
         newest: InodeId,
         ino: InodeId,
@@ -226,22 +228,22 @@ impl Kept {
         }
         let version = unless_damaged(self.version(newest, ino, object))?;
         let Some(overlay) = version else { return Ok(()) };
-        self.keep_in(&path, &overlay, |overlay| overlay.keep(&FileBase(object), bytes))
+        self.save_in(&path, &overlay, |overlay| overlay.keep(&FileBase(object), bytes))
     }
 
-    /// Who has looked before has read when it returns.
+    /// When it returns, everybody who has looked for a version before has read it.
     fn wait_for_readers(&self) {
         drop(self.epochs.write());
     }
 
-    /// The overlay at an epoch, which is begun if there is none; `None` if all of the object is kept there, or what was kept is lost.
+    /// The overlay at an epoch, which is begun if there is none; `None` if there is a preimage of the whole object, or the preimage is lost.
     fn version(
         &self,
         newest: InodeId,
         ino: InodeId,
         object: &dyn File,
     ) -> io::Result<Option<Arc<Overlay>>> {
-        let _keeping = self.keeping.lock();
+        let _saving = self.saving.lock();
         if self.settled_all(newest, ino)? {
             return Ok(None);
         }
@@ -265,8 +267,8 @@ impl Kept {
         Ok(Some(begun))
     }
 
-    /// Gives what views that are ending kept of an object to the newest one, so that nothing lies between that and the
-    /// object. REQUIRES: `keeping`.
+    /// Gives the preimages that views which are ending have of an object to the newest view, so that nothing lies between that and the
+    /// object. REQUIRES: `saving`.
     fn settle(&self, newest: InodeId, ino: InodeId) -> io::Result<()> {
         let epochs: Vec<InodeId> = self.epochs.read().all.range(newest..).copied().collect();
         for pair in epochs.windows(2).rev() {
@@ -275,13 +277,13 @@ impl Kept {
         Ok(())
     }
 
-    /// The same; says whether all of the object is kept there then, durably. REQUIRES: `keeping`.
+    /// The same; says whether there is a durable preimage of the whole object there then. REQUIRES: `saving`.
     fn settled_all(&self, newest: InodeId, ino: InodeId) -> io::Result<bool> {
         self.settle(newest, ino)?;
-        self.keeps_all(newest, ino)
+        self.holds_all(newest, ino)
     }
 
-    /// Keeps all of an object at `path` if the storage below shares its room.
+    /// Saves all of an object at `path` if the storage below shares its room.
     fn share(&self, object: &dyn File, path: &Path) -> io::Result<bool> {
         if !self.shares.load(Ordering::Relaxed) {
             return Ok(false);
@@ -300,7 +302,7 @@ impl Kept {
         Ok(true)
     }
 
-    /// Puts the copy `begun` where all of an object is kept.
+    /// Makes the copy `begun` the preimage of a whole object.
     fn put_all(&self, begun: &Path, path: &Path) -> io::Result<()> {
         self.env.rename(begun, path)?;
         // What may stay without its name is none: nothing has changed yet.
@@ -310,11 +312,11 @@ impl Kept {
         Ok(())
     }
 
-    /// Keeps ranges of the object of `ino` for the views besides that of `epoch`, which may change them when it has ended
+    /// Saves ranges of the object of `ino` for the views besides that of `epoch`, which may change them when it has ended
     /// without room being taken then. The caller syncs the directories that become `unsynced`, before the object changes.
     /// REQUIRES: nobody changes the object meanwhile, as a commit holds all row locks: what those views see is read without `epochs`,
-    /// for which keepers wait.
-    pub(crate) fn keep_besides(
+    /// for which others that save wait.
+    pub(crate) fn save_besides(
         &self,
         epoch: InodeId,
         ino: InodeId,
@@ -325,11 +327,11 @@ impl Kept {
         let _writing = self.writing.read();
         let epochs = self.epochs.read().live().find(|other| *other != epoch);
         let Some(newest) = epochs.filter(|newest| ino < *newest) else { return Ok(()) };
-        let _keeping = self.keeping.lock();
-        // What the view itself or those that are ending have kept is older than the object.
+        let _saving = self.saving.lock();
+        // The preimages of the view itself and of views that are ending are older than the object.
         let epochs: Vec<InodeId> = self.epochs.read().all.range(newest..).copied().collect();
         for epoch in epochs {
-            if self.keeps_all(epoch, ino)? {
+            if self.holds_all(epoch, ino)? {
                 return Ok(());
             }
         }
@@ -355,15 +357,15 @@ impl Kept {
                 self.overlays.create(&blocks, OverlayKind::Kept, &seen.stat()?)?
             }
         };
-        self.keep_in(&path, &overlay, |overlay| overlay.keep_ranges(&FileBase(&seen), ranges))
+        self.save_in(&path, &overlay, |overlay| overlay.keep_ranges(&FileBase(&seen), ranges))
     }
 
-    /// Whether all of the object of `ino` is kept, or need not be, or can be at once as room is shared: then it may be
+    /// Whether all of the object of `ino` is saved, or need not be, or can be at once as room is shared: then it may be
     /// changed by who does not tell.
     pub(crate) fn is_free(&self, ino: InodeId, object: &dyn File) -> io::Result<bool> {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(true) };
-        let _keeping = self.keeping.lock();
+        let _saving = self.saving.lock();
         if self.settled_all(newest, ino)? || self.is_lost(newest, ino, true)? {
             return Ok(true);
         }
@@ -374,10 +376,10 @@ impl Kept {
 
     /// Keeps all of the object `ino`, which lies at `object` and may be changed by who does not tell: as it is at one moment where
     /// the storage below shares its room, else copied from front to back.
-    pub(crate) fn keep_all(&self, ino: InodeId, object: &Path) -> io::Result<()> {
+    pub(crate) fn save_all(&self, ino: InodeId, object: &Path) -> io::Result<()> {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(()) };
-        let _keeping = self.keeping.lock();
+        let _saving = self.saving.lock();
         if self.settled_all(newest, ino)? || self.is_lost(newest, ino, true)? {
             return Ok(());
         }
@@ -395,7 +397,7 @@ impl Kept {
         self.put_all(&begun, &path)
     }
 
-    /// Moves the object `ino`, which lies at `object` and is to be removed, to where it is kept; the caller syncs the
+    /// Moves the object `ino`, which lies at `object` and is to be removed, to where its preimage belongs; the caller syncs the
     /// directories that become `unsynced`. False if no view sees it.
     pub(crate) fn take(
         &self,
@@ -405,11 +407,11 @@ impl Kept {
     ) -> io::Result<bool> {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(false) };
-        let _keeping = self.keeping.lock();
+        let _saving = self.saving.lock();
         let path = self.path(newest, ino);
         self.settle(newest, ino)?;
         if self.has_all(newest, ino)? {
-            // Who has taken it may not have come to sync them.
+            // Whoever has taken it may not have come to sync them.
             unsynced.extend(self.dirs_of(&path));
             return Ok(false);
         }
@@ -456,8 +458,8 @@ impl Kept {
         Ok(Layers { blocks, all })
     }
 
-    /// Calls `with` with the object `ino` as a view of `epoch` sees it, which lies at `object` where it is not kept. An error that it
-    /// is stale if the view has ended, as nothing is kept for it any more.
+    /// Calls `with` with the object `ino` as a view of `epoch` sees it, which lies at `object` where it has no preimage. An error that it
+    /// is stale if the view has ended, as no preimage is saved for it any more.
     pub(crate) fn read<T>(
         &self,
         epoch: InodeId,
@@ -481,7 +483,7 @@ impl Kept {
     }
 }
 
-/// Without one that is damaged: views cannot read it whatever happens, and the main view has to go on.
+/// Leaves out a version that is damaged: views cannot read it whatever happens, and the main tree has to go on.
 fn unless_damaged(found: io::Result<Option<Arc<Overlay>>>) -> io::Result<Option<Arc<Overlay>>> {
     match found {
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {

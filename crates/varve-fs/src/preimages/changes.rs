@@ -1,4 +1,4 @@
-//! What kept versions tell of changes: which objects may differ between two views, and in which places.
+//! What preimages say about changes: which objects may differ between two views, and in which places.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,17 +8,17 @@ use varve_schema::overlay::BLOCK_BYTES;
 use varve_types::InodeId;
 
 use super::ending::inodes_in;
-use super::{Kept, Layers};
+use super::{Layers, Preimages};
 
-impl Kept {
-    /// The objects that changed after the view `from` began and before the view `until` did, or until now: those that were
-    /// kept in between. What was kept because a writer had it open may be as it was. Costs what is kept.
+impl Preimages {
+    /// The objects that changed after the view `from` began and before the view `until` did, or until now: those that have a
+    /// preimage from in between. An object that was saved because a writer had it open may be as it was. Costs the number of preimages.
     pub(crate) fn changed_between(
         &self,
         from: InodeId,
         until: Option<InodeId>,
     ) -> io::Result<BTreeSet<InodeId>> {
-        let _keeping = self.keeping.lock();
+        let _saving = self.saving.lock();
         let until = until.unwrap_or(InodeId::new(u64::MAX));
         let epochs: Vec<InodeId> = self.epochs.read().all.range(from..until).copied().collect();
         let mut changed = BTreeSet::new();
@@ -33,7 +33,7 @@ impl Kept {
     }
 
     /// Where the object `ino`, of which the view `until` sees the first `len` bytes, may have other bytes there than for
-    /// the view `from`, for which it has `base_len`: the blocks that were kept in between, or all of it if all was. In
+    /// the view `from`, for which it has `base_len`: the blocks that were saved in between, or all of it if all was. In
     /// order, none twice. REQUIRES: both views last.
     pub(crate) fn may_differ(
         &self,

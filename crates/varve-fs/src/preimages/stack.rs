@@ -3,7 +3,7 @@
 //! Each byte is that of the uppermost version that has it, else of what lies below all; beyond the end of a version nothing of those
 //! below it is seen. However many they are, that takes no deeper a stack.
 //!
-//! It first looks for the version that has a byte and then reads there, and nothing holds off who keeps or moves versions in between.
+//! It first looks for the version that has a byte and then reads there, and nothing keeps others from saving or moving versions in between.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,7 +17,7 @@ use crate::overlay::Overlay;
 const ENXIO: i32 = 6;
 
 /// See the module's comment. REQUIRES, as long as it is there: no version changes places, and what lies at the bottom changes only after
-/// who has looked has read. Who holds `epochs` has both; else `keeping` is held and nobody changes the object.
+/// who has looked has read. Who holds `epochs` has both; else `saving` is held and nobody changes the object.
 #[derive(Debug)]
 pub(super) struct Stack<'a> {
     /// Blocks, the uppermost first.

@@ -1,21 +1,22 @@
-//! What makes kept versions durable: bytes, the count of records, names.
+//! How preimages become durable: their bytes, the count of records, their names.
 //!
-//! What a process makes itself is durable when it has made it. What another one has left, or a sync that failed, is doubted: it is
-//! made durable before an object changes upon it, once.
+//! A preimage that this process makes is durable when it is made. A preimage that another process or a failed sync has left may not be: it is
+//! made durable once, before an object changes that relies on it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use varve_types::InodeId;
 
-use super::{Kept, create_dirs_between};
+use super::Preimages;
+use crate::files::create_dirs_between;
 use crate::overlay::{Overlay, blocks_path};
 
 /// What is known to be durable, at most.
 const DURABLE_MAX: usize = 8192;
 
-impl Kept {
-    /// Makes the overlay of the version at `path` durable unless it is known to be. REQUIRES: `keeping`.
+impl Preimages {
+    /// Makes the overlay of the version at `path` durable unless it is known to be. REQUIRES: `saving`.
     pub(super) fn rely_on(&self, path: &Path, overlay: &Overlay) -> io::Result<()> {
         let blocks = blocks_path(path);
         if self.is_durable(&blocks) {
@@ -25,7 +26,7 @@ impl Kept {
         self.rely_on_name(&blocks)
     }
 
-    /// Makes the name `path` durable unless it is known to be. REQUIRES: `keeping`.
+    /// Makes the name `path` durable unless it is known to be. REQUIRES: `saving`.
     fn rely_on_name(&self, path: &Path) -> io::Result<()> {
         match path.ancestors().take(2).any(|path| self.is_durable(path)) {
             true => self.note_durable(path.to_path_buf()),
@@ -34,7 +35,7 @@ impl Kept {
         Ok(())
     }
 
-    /// Makes the new name `path` durable, of what is so but for its name. REQUIRES: `keeping`.
+    /// Makes the new name `path` durable, of what is so but for its name. REQUIRES: `saving`.
     pub(super) fn name(&self, path: &Path) -> io::Result<()> {
         self.doubt_name(path);
         self.sync_dirs(path)?;
@@ -51,7 +52,7 @@ impl Kept {
         self.durable.lock().remove(path);
     }
 
-    /// Whether what is kept at `path` is known to be durable, or the names in the directory there.
+    /// Whether the preimage at `path` is known to be durable, or the names in the directory there.
     pub(super) fn is_durable(&self, path: &Path) -> bool {
         self.durable.lock().contains(path)
     }
@@ -64,19 +65,19 @@ impl Kept {
         durable.insert(path);
     }
 
-    /// Has `keep` keep blocks in the overlay of the version at `path`.
-    pub(super) fn keep_in(
+    /// Calls `save`, which saves blocks in the overlay of the version at `path`.
+    pub(super) fn save_in(
         &self,
         path: &Path,
         overlay: &Overlay,
-        keep: impl FnOnce(&Overlay) -> io::Result<()>,
+        save: impl FnOnce(&Overlay) -> io::Result<()>,
     ) -> io::Result<()> {
-        let kept = overlay.keep_by(keep, || self.wait_for_readers());
-        kept.inspect_err(|_| self.doubt(&blocks_path(path)))
+        let saved = overlay.keep_by(save, || self.wait_for_readers());
+        saved.inspect_err(|_| self.doubt(&blocks_path(path)))
     }
 
-    /// Whether all of the object is kept at an epoch, durably. REQUIRES: `keeping`.
-    pub(super) fn keeps_all(&self, epoch: InodeId, ino: InodeId) -> io::Result<bool> {
+    /// Whether there is a durable preimage of the whole object at an epoch. REQUIRES: `saving`.
+    pub(super) fn holds_all(&self, epoch: InodeId, ino: InodeId) -> io::Result<bool> {
         let has_all = self.has_all(epoch, ino)?;
         if has_all {
             self.rely_on_name(&self.path(epoch, ino))?;

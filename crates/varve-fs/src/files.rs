@@ -1,4 +1,6 @@
-//! Files and directories of the storage below: what is done to them for objects and for what is kept of them.
+//! Files and directories of the storage below: what is done to them for objects and for their preimages.
+//!
+//! In: paths. Out: files there. Never: knows what a file is for.
 
 use std::io;
 use std::path::Path;
