@@ -16,21 +16,26 @@
 //!   its own.
 //! - What is synced is durable when the call returns, also across a takeover.
 
+mod aws;
 mod blocks;
 mod cache;
 mod checkpoint;
+mod cloud;
 mod env;
 mod extents;
 mod file;
 mod memory;
 mod node;
 mod objects;
+mod observed;
 mod owner;
 mod record;
 mod replay;
 mod requests;
+mod shared;
 mod store;
 mod tree;
+mod uri;
 
 pub use cache::{CacheCounts, CacheOptions};
 pub use env::{Remote, RemoteEnv, format};
@@ -39,3 +44,4 @@ pub use objects::{Created, LIST_MAX, ObjectInfo, Objects, Retry, is_transient, t
 pub use record::Owner;
 pub use requests::RequestCounts;
 pub use store::{StorageCounts, StoreOptions};
+pub use uri::{Location, Options, UriError};
