@@ -11,6 +11,7 @@
 //!   program where it can be executed.
 //! - [`soak()`] repeats a test with other seeds.
 //! - [`skipped`] reports a test that this machine cannot run.
+//! - [`S3Server`] is a real object store, and [`Proxy`] a slow or broken network before it.
 //! - [`golden()`] compares with files of earlier versions.
 
 mod command;
@@ -20,13 +21,17 @@ mod golden;
 pub mod hooked;
 pub mod kvops;
 pub mod model;
+mod proxy;
 pub mod rng;
+mod s3;
 mod skip;
 mod soak;
 mod wait;
 
 pub use command::{Command, put_program, put_script};
 pub use golden::golden;
+pub use proxy::Proxy;
+pub use s3::S3Server;
 pub use skip::{skipped, there_are_rings, there_is};
 pub use soak::soak;
 pub use wait::{AtEnd, PATIENCE, at_end, eventually};
