@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use varve_env::{Env, OpenMode};
 
-use crate::uri::Options;
+use crate::uri::{Key, Options};
 
 /// The region that is assumed, as other tools do.
 const REGION_DEFAULT: &str = "us-east-1";
@@ -36,11 +36,7 @@ pub(crate) struct Aws {
 /// Where credentials come from.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Credentials {
-    Keys {
-        id: String,
-        secret: String,
-        token: Option<String>,
-    },
+    Key(Key),
     WebIdentity {
         token_file: String,
         role: String,
@@ -66,7 +62,7 @@ pub(crate) enum Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Credentials::Keys { .. } => "Keys",
+            Credentials::Key(_) => "Key",
             Credentials::WebIdentity { .. } => "WebIdentity",
             Credentials::Container { .. } => "Container",
             Credentials::Pod { .. } => "Pod",
@@ -210,7 +206,7 @@ fn keys(
     token: Option<String>,
 ) -> Option<Result<Credentials, &'static str>> {
     match (id, secret) {
-        (Some(id), Some(secret)) => Some(Ok(Credentials::Keys { id, secret, token })),
+        (Some(id), Some(secret)) => Some(Ok(Credentials::Key(Key { id, secret, token }))),
         (Some(_), None) => Some(Err("AWS_SECRET_ACCESS_KEY")),
         (None, Some(_)) => Some(Err("AWS_ACCESS_KEY_ID")),
         (None, None) => None,
@@ -249,6 +245,9 @@ fn credentials(
     variable: &dyn Fn(&str) -> Option<String>,
     profile: &Profile,
 ) -> Result<Credentials, String> {
+    if let Some(key) = &options.key {
+        return Ok(Credentials::Key(key.clone()));
+    }
     // Who names a profile means that one.
     if options.profile.is_none() {
         let keys = keys(

@@ -202,8 +202,9 @@ impl Remote {
 
     async fn fetch(&self, path: &Path, range: Option<Range<u64>>) -> Result<Bytes, Cause> {
         // Servers read the numbers of a range as signed.
-        let range =
-            range.map(|range| GetRange::Bounded(range.start..range.end.min(i64::MAX as u64)));
+        const END_MAX: u64 = i64::MAX as u64;
+        let range = range
+            .map(|range| GetRange::Bounded(range.start.min(END_MAX - 1)..range.end.min(END_MAX)));
         let options = GetOptions { range, ..GetOptions::default() };
         let answer = within(ANSWER_MAX, self.store.get_opts(path, options)).await?;
         let wanted = answer.range.end - answer.range.start;
@@ -378,12 +379,22 @@ const PASSING: &[&str] = &[
     "XAmzContentSHA256Mismatch",
 ];
 
-/// Codes of answers with which credentials are refused, whatever their status is.
-const DENIED: &[&str] =
-    &["ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired"];
+/// Codes of answers with which credentials are refused, whatever their status is. The last one is what versitygw says of
+/// the id of a key that it does not know, with the status 404.
+const DENIED: &[&str] = &[
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "TokenRefreshRequired",
+    "XAdminUserNotFound",
+];
 
 /// Codes of answers of a server without room, whatever their status is.
 const FULL: &[&str] = &["QuotaExceeded", "StorageFull", "XMinioStorageFull"];
+
+/// Codes of answers about an object that is not there. Servers without codes say it by the status alone.
+const NO_OBJECT: &[&str] =
+    &["", "BlobNotFound", "NoSuchKey", "NoSuchObject", "NotFound", "ResourceNotFound"];
 
 fn verdict(protocol: Protocol, answer: &Answer, task: &Task<'_>) -> Verdict {
     let code = answer.code.as_str();
@@ -393,8 +404,8 @@ fn verdict(protocol: Protocol, answer: &Answer, task: &Task<'_>) -> Verdict {
         _ if DENIED.contains(&code) => Verdict::Denied,
         _ if FULL.contains(&code) => Verdict::Full,
         _ if matches!(code, "NoSuchBucket" | "ContainerNotFound") => Verdict::NoBucket,
-        404 if is_object => Verdict::NoObject,
-        404 => Verdict::NoBucket,
+        404 if is_object && NO_OBJECT.contains(&code) => Verdict::NoObject,
+        404 if code.is_empty() => Verdict::NoBucket,
         301 | 302 | 307 | 308 if protocol == Protocol::S3 => Verdict::Elsewhere,
         400 if code == "AuthorizationHeaderMalformed" && answer.region.is_some() => {
             Verdict::Elsewhere
@@ -536,6 +547,7 @@ mod tests {
         for (status, code, task, expected) in [
             (404, "NoSuchKey", &read, Verdict::NoObject),
             (404, "", &read, Verdict::NoObject),
+            (404, "NoSuchUser", &read, Verdict::Final),
             (404, "NoSuchBucket", &read, Verdict::NoBucket),
             (404, "", &Task::List(""), Verdict::NoBucket),
             (404, "", &Task::Create("a"), Verdict::NoBucket),

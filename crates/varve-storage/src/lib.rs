@@ -44,4 +44,4 @@ pub use objects::{Created, LIST_MAX, ObjectInfo, Objects, Retry, is_transient, t
 pub use record::Owner;
 pub use requests::RequestCounts;
 pub use store::{StorageCounts, StoreOptions};
-pub use uri::{Location, Options, UriError};
+pub use uri::{Key, Location, Options, UriError};

@@ -14,6 +14,7 @@
 //! - What a crash leaves below [`UNFINISHED`] is removed by a later open, once it is [`LEFT_AGE`] old by the clock
 //!   of the storage.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -105,29 +106,38 @@ impl SharedObjects {
         written.map(|()| path)
     }
 
-    /// Gives a temporary file its name with `place`, and makes the directories on the way to it if need be.
+    /// Writes bytes to a temporary file and gives that its name with `place`. The name is durable after a sync of its
+    /// directory.
     fn put(
         &self,
         path: &Path,
         bytes: &[u8],
         place: impl Fn(&Path, &Path) -> io::Result<()>,
     ) -> io::Result<()> {
-        let dir = path.parent().unwrap_or(&self.root);
         let temporary = self.write_temporary(bytes)?;
         let placed = match place(&temporary, path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.create_dirs(dir).and_then(|()| place(&temporary, path))
+                let dirs = self.create_dirs(self.dir_of(path));
+                dirs.and_then(|()| place(&temporary, path))
             }
             placed => placed,
         };
         // After a rename it is gone.
         let _ = self.env.remove_file(&temporary);
-        let is_there =
-            placed.as_ref().err().is_some_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
-        if placed.is_ok() || is_there {
-            self.env.sync_dir(dir)?;
-        }
         placed
+    }
+
+    /// Makes an object if there is none of this name. It is durable after a sync of its directory.
+    fn link(&self, path: &Path, bytes: &[u8]) -> io::Result<Created> {
+        match self.put(path, bytes, |from, to| self.env.link(from, to)) {
+            Ok(()) => Ok(Created::New),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Created::Exists),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn dir_of<'a>(&'a self, path: &'a Path) -> &'a Path {
+        path.parent().unwrap_or(&self.root)
     }
 
     /// Removes temporary files that a crash has left. This may fail without harm.
@@ -202,17 +212,43 @@ impl SharedObjects {
 impl Objects for SharedObjects {
     fn create(&self, name: &str, bytes: Bytes) -> io::Result<Created> {
         let path = self.path(name)?;
-        match self.put(&path, &bytes, |from, to| self.env.link(from, to)) {
-            Ok(()) => Ok(Created::New),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Created::Exists),
-            Err(error) => Err(self.failed("create", name, &error)),
+        let linked = self.link(&path, &bytes);
+        let durable =
+            linked.and_then(|created| self.env.sync_dir(self.dir_of(&path)).map(|()| created));
+        durable.map_err(|error| self.failed("create", name, &error))
+    }
+
+    fn create_all(&self, objects: Vec<(String, Bytes)>) -> Vec<io::Result<Created>> {
+        let mut synced: HashMap<PathBuf, io::Result<()>> = HashMap::new();
+        let mut linked = Vec::with_capacity(objects.len());
+        for (name, bytes) in &objects {
+            linked.push(self.path(name).and_then(|path| {
+                let created =
+                    self.link(&path, bytes).map_err(|error| self.failed("create", name, &error))?;
+                Ok((self.dir_of(&path).to_owned(), created))
+            }));
         }
+        // One sync of a directory is for all names in it.
+        for (dir, _) in linked.iter().flatten() {
+            if !synced.contains_key(dir) {
+                synced.insert(dir.clone(), self.env.sync_dir(dir));
+            }
+        }
+        let outcomes = linked.into_iter().zip(&objects).map(|(linked, (name, _))| {
+            let (dir, created) = linked?;
+            match synced.get(&dir) {
+                Some(Err(error)) => Err(self.failed("create", name, error)),
+                _ => Ok(created),
+            }
+        });
+        outcomes.collect()
     }
 
     fn replace(&self, name: &str, bytes: Bytes) -> io::Result<()> {
         let path = self.path(name)?;
         let placed = self.put(&path, &bytes, |from, to| self.env.rename(from, to));
-        placed.map_err(|error| self.failed("replace", name, &error))
+        let durable = placed.and_then(|()| self.env.sync_dir(self.dir_of(&path)));
+        durable.map_err(|error| self.failed("replace", name, &error))
     }
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> io::Result<Bytes> {

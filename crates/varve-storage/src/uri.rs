@@ -259,6 +259,25 @@ pub struct Options {
     pub path_style: Option<bool>,
     /// The profile of the profile files of AWS.
     pub profile: Option<String>,
+    /// The key to S3.
+    pub key: Option<Key>,
+}
+
+/// A key to S3. Its `Debug` shows no secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    /// The public part.
+    pub id: String,
+    /// The secret part.
+    pub secret: String,
+    /// The token of a session, if the key is good for one only.
+    pub token: Option<String>,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").finish_non_exhaustive()
+    }
 }
 
 fn invalid(address: &str, text: impl fmt::Display) -> io::Error {
@@ -329,7 +348,7 @@ fn s3(env: &Arc<dyn Env>, options: &Options, mut place: Place) -> io::Result<Clo
         .with_retry(no_retries())
         .with_client_options(client_options(&endpoint));
     match credentials {
-        Credentials::Keys { id, secret, token } => {
+        Credentials::Key(Key { id, secret, token }) => {
             builder = builder.with_access_key_id(id).with_secret_access_key(secret);
             if let Some(token) = token {
                 builder = builder.with_token(token);

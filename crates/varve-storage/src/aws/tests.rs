@@ -51,7 +51,7 @@ fn resolve(options: &Options, variables: &[(&str, &str)]) -> Result<Aws, String>
 
 fn keys_of(aws: &Aws) -> (&str, &str, Option<&str>) {
     match &aws.credentials {
-        Credentials::Keys { id, secret, token } => (id, secret, token.as_deref()),
+        Credentials::Key(Key { id, secret, token }) => (id, secret, token.as_deref()),
         other => panic!("{other:?}"),
     }
 }
@@ -91,7 +91,7 @@ fn the_environment_comes_before_profiles_and_options_before_both() {
         endpoint: Some("http://option".to_owned()),
         region: Some("option".to_owned()),
         profile: Some("dev".to_owned()),
-        path_style: None,
+        ..Options::default()
     };
     let aws = resolve(&options, &variables).unwrap();
     assert_eq!((aws.region.as_str(), aws.endpoint.as_deref()), ("option", Some("http://option")));
@@ -113,7 +113,7 @@ fn credentials_come_from_services_last() {
     let web = [nowhere, ("AWS_WEB_IDENTITY_TOKEN_FILE", "/token"), ("AWS_ROLE_ARN", "role")];
     assert!(matches!(credentials(&web), Credentials::WebIdentity { .. }));
     let elsewhere = [nowhere, ("AWS_SHARED_CREDENTIALS_FILE", "/elsewhere")];
-    assert!(matches!(credentials(&elsewhere), Credentials::Keys { .. }));
+    assert!(matches!(credentials(&elsewhere), Credentials::Key(_)));
 }
 
 #[test]
@@ -128,5 +128,7 @@ fn what_is_missing_is_named_and_no_secret_is() {
         assert!(error.contains(expected), "{error}");
     }
     let shown = format!("{:?}", resolve(&Options::default(), &[]).unwrap());
+    let key = Key { id: "key-id".to_owned(), secret: "default-secret".to_owned(), token: None };
+    let shown = format!("{shown}{key:?}");
     assert!(!shown.contains("default-secret") && !shown.contains("default-id"), "{shown}");
 }

@@ -71,12 +71,17 @@ fn reported_objects_are_durable() {
     let made = objects(&env);
     made.create("a/b", Bytes::from_static(b"first")).unwrap();
     made.create("c", Bytes::from_static(b"first")).unwrap();
+    let several = ["d/e", "d/f", "g"].map(|name| (name.to_owned(), Bytes::from(name)));
+    assert!(made.create_all(several.to_vec()).iter().all(|made| made.is_ok()));
     made.replace("c", Bytes::from_static(b"second")).unwrap();
     let cuts = (0..50).map(|seed| env.power_cut(seed));
     for (seed, cut) in cuts.chain([env.power_cut_keep_nothing()]).enumerate() {
         let found = objects(&cut);
         assert_eq!(found.read("a/b", None).unwrap(), &b"first"[..], "seed {seed}");
         assert_eq!(found.read("c", None).unwrap(), &b"second"[..], "seed {seed}");
+        for (name, bytes) in &several {
+            assert_eq!(found.read(name, None).unwrap(), bytes, "seed {seed}");
+        }
     }
 }
 
