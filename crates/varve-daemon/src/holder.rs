@@ -8,10 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use varve::store::{GLANCE, Holder, wait_until_free};
+use varve::store::{GLANCE, Holder, machine_to_read, wait_until_free};
 use varve::{Error, Result};
 use varve_engine::StoreError;
-use varve_env::os::OsEnv;
 use varve_fs::Superblock;
 use varve_fuse::MountPoint;
 
@@ -28,12 +27,12 @@ const LISTENING_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The superblock of the store in `dir`. The error for a directory on a mount names the store.
 pub fn superblock(dir: &Path) -> Result<Superblock> {
-    Superblock::read(&*OsEnv::new(), dir).map_err(unopened)
+    Superblock::read(&*machine_to_read(dir)?, dir).map_err(unopened)
 }
 
 /// Fails unless `dir` is a store that no process has open. Waits for a daemon that closes it.
 pub fn require_offline(dir: &Path) -> Result<()> {
-    Superblock::read_or_copy(&*OsEnv::new(), dir).map_err(unopened)?;
+    Superblock::read_or_copy(&*machine_to_read(dir)?, dir).map_err(unopened)?;
     require_free(dir)
 }
 

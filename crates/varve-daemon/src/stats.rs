@@ -26,6 +26,8 @@ pub struct Stats {
     pub operations: BTreeMap<String, Requests>,
     /// The engine's counters, by name.
     pub engine: BTreeMap<String, u64>,
+    /// What was asked of shared storage, by name; nothing for a store in a local directory.
+    pub storage: BTreeMap<String, u64>,
     /// The engine's sizes at the end of the period, in bytes.
     pub engine_bytes: BTreeMap<String, u64>,
 }
@@ -67,6 +69,7 @@ pub fn take(path: &Path) -> Result<Stats> {
         seconds: told.seconds,
         operations: told.operations,
         engine: numbers(&daemon["engine"]["counters"], |_| true),
+        storage: numbers(&daemon["storage"], |_| true),
         engine_bytes: numbers(&daemon["engine"], |name| name.ends_with("_bytes")),
     })
 }
@@ -84,13 +87,17 @@ impl Stats {
         let operations = self.operations.iter().map(|(name, now)| {
             (name.clone(), now.since(before.operations.get(name).unwrap_or(&nothing)))
         });
-        let engine = self.engine.iter().map(|(name, now)| {
-            (name.clone(), now.saturating_sub(before.engine.get(name).copied().unwrap_or(0)))
-        });
+        let less = |now: &BTreeMap<String, u64>, then: &BTreeMap<String, u64>| {
+            let counts = now.iter().map(|(name, now)| {
+                (name.clone(), now.saturating_sub(then.get(name).copied().unwrap_or(0)))
+            });
+            counts.filter(|(_, count)| *count > 0).collect()
+        };
         Stats {
             seconds: self.seconds - before.seconds,
             operations: operations.filter(|(_, requests)| *requests != nothing).collect(),
-            engine: engine.filter(|(_, count)| *count > 0).collect(),
+            engine: less(&self.engine, &before.engine),
+            storage: less(&self.storage, &before.storage),
             engine_bytes: self.engine_bytes.clone(),
         }
     }
@@ -123,6 +130,11 @@ impl Stats {
         for (name, count) in &self.engine {
             let name = format!("varve_engine_{name}_total");
             text.family(&name, "counter", "Counted by the engine.");
+            text.sample(&name, "", count);
+        }
+        for (name, count) in &self.storage {
+            let name = format!("varve_storage_{name}_total");
+            text.family(&name, "counter", "Counted at the shared storage.");
             text.sample(&name, "", count);
         }
         for (name, bytes) in &self.engine_bytes {

@@ -333,4 +333,9 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// Returns true if background work must run on the caller's thread at fixed points, so that one seed replays one
     /// run.
     fn is_deterministic(&self) -> bool;
+
+    /// Returns what was asked of storage that counts its requests, by name. Empty for a local storage.
+    fn storage_counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }

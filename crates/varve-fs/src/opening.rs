@@ -40,9 +40,8 @@ impl VarveFs {
         VarveFs::open_locked(env, dir, options, lock)
     }
 
-    /// Takes the lock of the store in `dir`, for [`VarveFs::open_locked`].
+    /// Takes the lock of the store in `dir`, for [`VarveFs::open_locked`]. REQUIRES: its superblock was read.
     pub fn lock(env: &dyn Env, dir: &Path) -> StoreResult<Box<dyn FileLock>> {
-        Superblock::read(env, dir)?;
         take_lock(env, dir, None)
     }
 

@@ -3,6 +3,8 @@
 //! It goes through the kernel as the value of an attribute, so it must not grow with what is in the store: the key spaces of
 //! dictionaries, of which there may be a thousand, are told as one.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 use varve_engine::paths::WritePaths;
 use varve_schema::DictionaryRow;
@@ -21,6 +23,12 @@ const MEAN_OF: &str = "runs";
 
 impl VarveFs {
     /// See [`varve_vfs::Vfs::status_json`].
+    /// What was asked of storage that counts its requests; `None` for a local one.
+    fn storage_counters(&self) -> Option<BTreeMap<&'static str, u64>> {
+        let counters = self.env.storage_counters();
+        (!counters.is_empty()).then(|| counters.into_iter().collect())
+    }
+
     pub(crate) fn do_status_json(&self) -> String {
         let (known, spilled) = self.session.inodes.counts();
         let mut store = serde_json::from_str(&self.store.metrics_json()).unwrap_or_default();
@@ -39,6 +47,7 @@ impl VarveFs {
             "directories_marked": self.accounts.marked(),
             "objects_to_remove": self.reaper.queued(),
             "inode_ids_next": self.ids.next(),
+            "storage": self.storage_counters(),
             "engine": store,
         })
         .to_string()

@@ -5,14 +5,14 @@
 //! files of one directory. Any of them may be removed at any time, and one that cannot be read or is damaged is fetched
 //! again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use quick_cache::sync::Cache;
 use quick_cache::{Lifecycle, Options, OptionsBuilder, Weighter};
 use serde::Serialize;
@@ -20,6 +20,7 @@ use varve_env::{Env, OpenMode};
 
 use crate::blocks;
 use crate::extents::ObjectId;
+use crate::options::CacheOptions;
 use crate::record::data_name;
 use crate::requests::Requests;
 
@@ -33,15 +34,6 @@ const FETCH_MAX: usize = 16;
 /// A piece of an object.
 type PieceId = (ObjectId, u64);
 
-/// A local cache of the bytes of objects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheOptions {
-    /// The directory. It is made if it is missing; what is in it belongs to the cache.
-    pub dir: PathBuf,
-    /// The most bytes in it.
-    pub bytes_max: u64,
-}
-
 /// Reads of data objects.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
@@ -51,6 +43,9 @@ pub(crate) struct BlockCache {
     disk: Option<DiskCache>,
     /// Objects that are not there yet.
     staged: Mutex<HashMap<ObjectId, Bytes>>,
+    /// Pieces that threads are fetching.
+    under_way: Mutex<HashSet<PieceId>>,
+    arrived: Condvar,
     counters: Counters,
 }
 
@@ -115,7 +110,8 @@ impl BlockCache {
             Default::default(),
         );
         let (staged, counters) = (Mutex::default(), Counters::default());
-        Ok(BlockCache { requests, store, memory, disk, staged, counters })
+        let (under_way, arrived) = (Mutex::default(), Condvar::new());
+        Ok(BlockCache { requests, store, memory, disk, staged, under_way, arrived, counters })
     }
 
     /// The store whose objects it has.
@@ -164,7 +160,11 @@ impl BlockCache {
                         .take(FETCH_MAX)
                         .map(|piece| (id, piece))
                         .collect();
-                    self.fetch(&pieces)?.swap_remove(0)
+                    match self.fetch(&pieces)?.into_iter().next() {
+                        Some((fetched, bytes)) if fetched == (id, piece) => bytes,
+                        // Another thread has fetched it meanwhile.
+                        _ => continue,
+                    }
                 }
             };
             let within = (at % PIECE_BYTES) as usize;
@@ -218,7 +218,26 @@ impl BlockCache {
         }
     }
 
-    fn fetch(&self, pieces: &[PieceId]) -> io::Result<Vec<Bytes>> {
+    /// Fetches those of some pieces that no other thread is fetching, and waits for the others. Returns what it has fetched.
+    fn fetch(&self, pieces: &[PieceId]) -> io::Result<Vec<(PieceId, Bytes)>> {
+        let mut under_way = self.under_way.lock();
+        let own: Vec<PieceId> =
+            pieces.iter().copied().filter(|piece| under_way.insert(*piece)).collect();
+        if own.is_empty() {
+            if pieces.iter().any(|piece| under_way.contains(piece)) {
+                self.arrived.wait(&mut under_way);
+            }
+            return Ok(Vec::new());
+        }
+        drop(under_way);
+        let fetched = self.fetch_own(&own);
+        let mut under_way = self.under_way.lock();
+        under_way.retain(|piece| !own.contains(piece));
+        self.arrived.notify_all();
+        fetched
+    }
+
+    fn fetch_own(&self, pieces: &[PieceId]) -> io::Result<Vec<(PieceId, Bytes)>> {
         self.counters.misses.fetch_add(pieces.len() as u64, Ordering::Relaxed);
         let range = |&(id, piece): &PieceId| {
             let first = piece * PIECE_BLOCKS;
@@ -238,7 +257,7 @@ impl BlockCache {
                 disk.write(piece, &stored);
             }
             self.memory.insert(piece, bytes.clone());
-            Ok(bytes)
+            Ok((piece, bytes))
         });
         each.collect()
     }

@@ -12,31 +12,17 @@ use varve_env::{
 };
 use varve_types::Timestamp;
 
-use crate::cache::CacheOptions;
 use crate::file::{RemoteFile, stat_of};
-use crate::objects::{Objects, Retry};
+use crate::options::Remote;
 use crate::record::{Change, Owner};
 use crate::requests::Requests;
-use crate::store::{StorageCounts, Store, StoreOptions};
+use crate::store::{StorageCounts, Store};
 use crate::tree::Found;
 
 /// The space that an object store reports, in bytes: it has no end that it knows.
 const SPACE_BYTES: u64 = 1 << 50;
 /// The upkeep looks for work so often.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How [`RemoteEnv`] reaches a store.
-#[derive(Clone, Debug)]
-pub struct Remote {
-    /// Where the objects are.
-    pub objects: Arc<dyn Objects>,
-    /// How a store is opened.
-    pub options: StoreOptions,
-    /// When requests are made again.
-    pub retry: Retry,
-    /// The cache on a local disk.
-    pub cache: Option<CacheOptions>,
-}
 
 /// A machine that shows the files of a store on shared storage in the place of a local directory, the anchor.
 ///
@@ -197,6 +183,9 @@ fn keep_up(store: &Store, stop: &Stop) {
         if outcome.is_ok() && now.saturating_sub(flushed) >= store.options.flush_interval {
             flushed = now;
             outcome = store.sync_all(|_| true);
+        }
+        if store.is_deposed() {
+            return;
         }
         if let Err(error) = outcome {
             log::warn!("upkeep of the storage: {error}");
@@ -361,5 +350,9 @@ impl Env for RemoteEnv {
 
     fn is_deterministic(&self) -> bool {
         self.machine.is_deterministic()
+    }
+
+    fn storage_counters(&self) -> Vec<(&'static str, u64)> {
+        self.store.counts().named()
     }
 }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use varve_env::Env;
 
-use crate::env::Remote;
 use crate::objects::Created;
+use crate::options::Remote;
 use crate::record::{Kind, Notice, OWNER, Owner, Record, decode, encode, journal_name};
 use crate::replay::{Loaded, damaged};
 use crate::requests::Requests;
@@ -43,6 +43,16 @@ fn place_fence(
         Created::Exists => requests.read(&name, None)? == bytes,
     };
     Ok(is_placed.then_some((name, bytes)))
+}
+
+impl Writer {
+    /// Fails if another process has become the owner.
+    fn check(&self) -> io::Result<()> {
+        if !self.is_deposed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(io::Error::other(self.deposed_by.lock().clone().unwrap_or_default()))
+    }
 }
 
 impl Store {
@@ -130,19 +140,21 @@ impl Store {
     /// Looks whether another owner has taken the next place of the journal.
     fn check_place(&self, writer: &Writer) -> io::Result<()> {
         let now = self.machine.monotonic().as_millis() as u64;
-        let (seq, unsent) = {
+        let mut seq = {
             let live = self.live.lock();
-            (live.seq, live.unsent.is_some())
+            // A record that is on its way may be there or not.
+            live.seq + u64::from(live.unsent.is_none())
         };
-        // A record that is on its way finds out by itself.
-        let seq = if unsent { return self.check() } else { seq + 1 };
-        match self.requests.read(&journal_name(seq), None) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                writer.sure_at.fetch_max(now, Ordering::Relaxed);
-                self.check()
+        loop {
+            match self.requests.read(&journal_name(seq), None) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    writer.sure_at.fetch_max(now, Ordering::Relaxed);
+                    return writer.check();
+                }
+                Err(error) => return Err(error),
+                Ok(bytes) => self.met(writer, seq, &bytes)?,
             }
-            Err(error) => Err(error),
-            Ok(bytes) => self.met(writer, seq, &bytes),
+            seq += 1;
         }
     }
 
@@ -172,16 +184,18 @@ impl Store {
         }
         writer.is_deposed.store(true, Ordering::Release);
         drop(deposed_by);
-        self.check()
+        writer.check()
+    }
+
+    /// Whether another process has become the owner.
+    pub(crate) fn is_deposed(&self) -> bool {
+        self.writer.as_ref().is_some_and(|writer| writer.is_deposed.load(Ordering::Acquire))
     }
 
     /// Fails if this process no longer owns the store, or cannot know it.
     pub(crate) fn check(&self) -> io::Result<()> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        if writer.is_deposed.load(Ordering::Acquire) {
-            let by = writer.deposed_by.lock().clone().unwrap_or_default();
-            return Err(io::Error::other(by));
-        }
+        writer.check()?;
         let now = self.machine.monotonic().as_millis() as u64;
         let sure_at = writer.sure_at.load(Ordering::Relaxed);
         if now.saturating_sub(sure_at) < self.options.lease.as_millis() as u64 {

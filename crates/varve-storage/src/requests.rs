@@ -10,8 +10,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use varve_env::{Env, told};
 
-use crate::env::Remote;
 use crate::objects::{Created, ObjectInfo, Objects, Retry, is_transient};
+use crate::options::Remote;
 
 /// The object store of one open store.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl Requests {
             match outcome {
                 Ok(_) => {}
                 Err(error) if is_transient(&error) => drop(self.create(name, bytes)?),
-                Err(error) => return Err(self.failed("write", name, &error)),
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -171,7 +171,7 @@ impl Requests {
                 Ok(bytes)
             }
             Err(error) if is_transient(&error) => self.read(name, Some(range.clone())),
-            Err(error) => Err(self.failed("read", name, &error)),
+            Err(error) => Err(error),
         });
         each.collect()
     }
@@ -201,7 +201,8 @@ impl Requests {
             };
             let spent = self.machine.monotonic().saturating_sub(start);
             if !is_transient(&error) || spent + pause > self.retry.patience {
-                return Err(self.failed(action, name, &error));
+                let text = format!("{error} (tried {attempts} times)");
+                return Err(if attempts > 1 { told(&error, text) } else { error });
             }
             if attempts == 1 {
                 log::warn!("{}: cannot {action} {name}, and tries again: {error}", self.address());
@@ -214,9 +215,5 @@ impl Requests {
             attempts += 1;
             add(&self.counters.retries, 1);
         }
-    }
-
-    fn failed(&self, action: &str, name: &str, error: &io::Error) -> io::Error {
-        told(error, format!("cannot {action} {name} of {}: {error}", self.address()))
     }
 }

@@ -19,7 +19,6 @@ use std::io;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -29,10 +28,10 @@ use varve_env::Env;
 use crate::blocks;
 use crate::cache::{BlockCache, CacheCounts};
 use crate::checkpoint::{Checkpoint, UPLOADS_MAX};
-use crate::env::Remote;
 use crate::extents::ObjectId;
 use crate::node::{Node, Uploaded};
 use crate::objects::Created;
+use crate::options::{Remote, StoreOptions};
 use crate::record::{Change, Kind, Owner, Record, data_name, encode, journal_name};
 use crate::replay::Loaded;
 use crate::requests::{RequestCounts, Requests};
@@ -42,40 +41,6 @@ use crate::tree::Tree;
 const INLINE_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of an object that a file is cut into.
 const CHUNK_BYTES: usize = 4 << 20;
-
-/// How a store is opened.
-#[derive(Clone, Debug)]
-pub struct StoreOptions {
-    /// What the process does with the store, for people.
-    pub purpose: String,
-    /// Fences off an owner that is alive.
-    pub take_over: bool,
-    /// How long an owner may go on without hearing from the storage. A taker-over waits so long for one that did not
-    /// close the store.
-    pub lease: Duration,
-    /// How long what was written and not synced stays in memory.
-    pub flush_interval: Duration,
-    /// How old the state may be that a reader still reads.
-    pub reader_age: Duration,
-    /// Bytes of memory for pieces of objects.
-    pub memory_bytes: u64,
-    /// How many records of the journal an open may have to read.
-    pub checkpoint_records: u64,
-}
-
-impl Default for StoreOptions {
-    fn default() -> StoreOptions {
-        StoreOptions {
-            purpose: "varve".to_owned(),
-            take_over: false,
-            lease: Duration::from_secs(30),
-            flush_interval: Duration::from_secs(5),
-            reader_age: Duration::from_secs(600),
-            memory_bytes: 64 << 20,
-            checkpoint_records: 256,
-        }
-    }
-}
 
 /// What [`crate::RemoteEnv::counts`] reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -90,6 +55,31 @@ pub struct StorageCounts {
     pub syncs: u64,
     /// Roots that this process made.
     pub checkpoints: u64,
+}
+
+impl StorageCounts {
+    /// All of them by name.
+    pub(crate) fn named(&self) -> Vec<(&'static str, u64)> {
+        let StorageCounts { requests, cache, records, syncs, checkpoints } = self;
+        vec![
+            ("creates", requests.creates),
+            ("replaces", requests.replaces),
+            ("reads", requests.reads),
+            ("lists", requests.lists),
+            ("removes", requests.removes),
+            ("bytes_written", requests.bytes_written),
+            ("bytes_read", requests.bytes_read),
+            ("retries", requests.retries),
+            ("waited_us", requests.waited_us),
+            ("cache_memory_hits", cache.memory_hits),
+            ("cache_disk_hits", cache.disk_hits),
+            ("cache_misses", cache.misses),
+            ("cache_disk_bytes", cache.disk_bytes),
+            ("records", *records),
+            ("syncs", *syncs),
+            ("checkpoints", *checkpoints),
+        ]
+    }
 }
 
 /// A store that is open.

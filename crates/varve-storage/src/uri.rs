@@ -20,6 +20,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::{BackoffConfig, ClientOptions, RetryConfig};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use varve_env::Env;
 
@@ -248,7 +249,8 @@ fn bucket(protocol: Protocol, rest: &str) -> Result<Kind, UriError> {
 }
 
 /// How an object store is reached, where the environment and the profile files do not say it or say something else.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Options {
     /// The URL of the server. Requests are sent without encryption only if it begins with `http://`.
     pub endpoint: Option<String>,
@@ -259,7 +261,8 @@ pub struct Options {
     pub path_style: Option<bool>,
     /// The profile of the profile files of AWS.
     pub profile: Option<String>,
-    /// The key to S3.
+    /// The key to S3. It is never written anywhere.
+    #[serde(skip)]
     pub key: Option<Key>,
 }
 

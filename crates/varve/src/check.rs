@@ -12,7 +12,6 @@ use std::sync::Arc;
 use serde::Serialize;
 use varve_engine::repair::EngineRepair;
 use varve_engine::{Store, StoreError};
-use varve_env::os::OsEnv;
 use varve_env::{Env, ShadowEnv};
 use varve_fs::fsck::{self, CheckError, repair::RepairReport};
 pub use varve_fs::fsck::{CheckOptions, Progress};
@@ -20,6 +19,7 @@ use varve_fs::superblock::Superblock;
 use varve_fs::{EngineKind, open_engine};
 use varve_vfs::FsError;
 
+use crate::machine::Machine;
 use crate::{Result, store};
 
 /// The least memory that a check works with, in bytes.
@@ -106,9 +106,22 @@ pub fn repair(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Repaired> {
-    let env: Arc<dyn Env> = OsEnv::new();
-    Superblock::read_or_copy(env.as_ref(), dir)?;
+    Superblock::read_or_copy(&*Machine::to_read(dir)?.env(), dir)?;
     store::require_free(dir)?;
+    let (superblock, engine, file_system) =
+        store::changing(dir, |env| repair_on(env, dir, found, options, progress))?;
+    let left = check(dir, options, progress)?;
+    Ok(Repaired { superblock, engine, file_system, left })
+}
+
+/// Repairs the superblock, the engine's files and the file system.
+fn repair_on(
+    env: Arc<dyn Env>,
+    dir: &Path,
+    found: &CheckReport,
+    options: &CheckOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Option<String>, Option<EngineRepair>, RepairReport)> {
     let superblock = Superblock::restore(env.as_ref(), dir)?.map(|error| error.to_string());
     let mut engine = None;
     if !found.engine.errors.is_empty() || found.file_system_error.is_some() {
@@ -117,8 +130,7 @@ pub fn repair(
         engine = Some(repaired).filter(|repaired| !repaired.did_nothing());
     }
     let file_system = fsck::repair::repair_store(env, dir, options, progress)?;
-    let left = check(dir, options, progress)?;
-    Ok(Repaired { superblock, engine, file_system, left })
+    Ok((superblock, engine, file_system))
 }
 
 /// Checks the store in `dir`, which must not be in use. Repairs nothing.
@@ -127,12 +139,15 @@ pub fn check(
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CheckReport> {
-    let (_, error) = Superblock::read_or_copy(&*OsEnv::new(), dir)?;
+    let machine = Machine::to_read(dir)?;
+    let (_, error) = Superblock::read_or_copy(&*machine.env(), dir)?;
     store::require_free(dir)?;
     let superblock_error = error.map(|error| error.to_string());
     let mut report = CheckReport { superblock_error, ..CheckReport::default() };
-    let engine = match check_engine(OsEnv::new(), dir, options, progress) {
-        Err(StoreError::NoSpace { .. }) => check_engine(shadow(), dir, options, progress),
+    let engine = match check_engine(machine.env(), dir, options, progress) {
+        Err(StoreError::NoSpace { .. }) => {
+            check_engine(ShadowEnv::new(machine.env()), dir, options, progress)
+        }
         checked => checked,
     };
     match engine {
@@ -143,10 +158,10 @@ pub fn check(
             return Ok(report);
         }
     }
-    let files = match fsck::check_store(OsEnv::new(), dir, options, progress) {
+    let files = match fsck::check_store(machine.env(), dir, options, progress) {
         Err(
             CheckError::Store(StoreError::NoSpace { .. }) | CheckError::Files(FsError::NoSpace(_)),
-        ) => fsck::check_store(shadow(), dir, options, progress),
+        ) => fsck::check_store(ShadowEnv::new(machine.env()), dir, options, progress),
         checked => checked,
     };
     match files {
@@ -158,18 +173,13 @@ pub fn check(
     Ok(report)
 }
 
-/// The machine for a check where there is no room for what opening a store writes.
-fn shadow() -> Arc<dyn Env> {
-    ShadowEnv::new(OsEnv::new())
-}
-
 fn check_engine(
     env: Arc<dyn Env>,
     dir: &Path,
     options: &CheckOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> std::result::Result<EngineReport, StoreError> {
-    if Superblock::read_or_copy(&*OsEnv::new(), dir)?.0.engine != EngineKind::Varve {
+    if Superblock::read_or_copy(env.as_ref(), dir)?.0.engine != EngineKind::Varve {
         return Ok(EngineReport::default());
     }
     let db = open_engine(env, dir, options.memory_bytes / 4)?;

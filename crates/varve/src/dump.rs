@@ -3,11 +3,11 @@
 use std::io::{BufRead, BufWriter, Write};
 use std::path::Path;
 
-use varve_env::os::OsEnv;
 pub use varve_fs::dump::{Counts, LINES};
 use varve_fs::dump::{dump_store, load_store};
 
 use crate::check::Progress;
+use crate::machine::{self, Machine};
 use crate::whole_file::WholeFile;
 use crate::{Error, Result, store};
 
@@ -18,7 +18,8 @@ const MEMORY_BYTES: usize = 256 << 20;
 pub fn dump(dir: &Path, out: &mut dyn Write, progress: &mut dyn FnMut(Progress)) -> Result<Counts> {
     store::superblock(dir)?;
     store::require_free(dir)?;
-    Ok(dump_store(OsEnv::new(), dir, MEMORY_BYTES, out, progress)?)
+    let machine = Machine::to_read(dir)?;
+    Ok(dump_store(machine.env(), dir, MEMORY_BYTES, out, progress)?)
 }
 
 /// Writes the same to the file `path`, which must not exist yet: it is there once it is whole and durable, and for its owner alone,
@@ -40,5 +41,6 @@ pub fn load(
     input: &mut dyn BufRead,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Counts> {
-    Ok(load_store(OsEnv::new(), dir, MEMORY_BYTES, input, progress)?)
+    machine::format(dir)?;
+    store::changing(dir, |env| load_store(env, dir, MEMORY_BYTES, input, progress))
 }

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use serde::Serialize;
 use varve_engine::{Db, Defragmented, Fit, Store, StoreResult};
-use varve_env::os::OsEnv;
 use varve_fs::open_engine;
 
 use crate::{Result, store};
@@ -24,10 +23,12 @@ pub struct GivenBack {
 pub fn gc(dir: &Path, memory_bytes: usize, fit: Fit) -> Result<GivenBack> {
     store::superblock(dir)?;
     store::require_free(dir)?;
-    let db = open_engine(OsEnv::new(), dir, memory_bytes)?;
-    let done = give_back(&db, fit);
-    db.close()?;
-    Ok(done?)
+    store::changing(dir, |env| {
+        let db = open_engine(env, dir, memory_bytes)?;
+        let done = give_back(&db, fit);
+        db.close()?;
+        done
+    })
 }
 
 fn give_back(db: &Db, fit: Fit) -> StoreResult<GivenBack> {

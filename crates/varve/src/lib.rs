@@ -43,16 +43,17 @@
 //! ```
 #![allow(clippy::disallowed_methods, reason = "the library talks to the machine itself")]
 
+pub mod anchor;
 pub mod check;
 pub mod dump;
 mod error;
 pub mod gc;
+mod machine;
 pub mod size;
 pub mod snapshots;
 pub mod store;
 pub mod transaction_options;
 pub mod transactions;
-mod uri;
 mod whole_file;
 
 pub use error::{Error, Result, exit_status};
@@ -60,7 +61,8 @@ pub use store::FileSystem;
 pub use transactions::Transaction;
 pub use varve_fs::{Isolation, OnConflict, TransactionOptions};
 
-/// Opens the store at `uri`: a path, `file:///path` or `varve:/path`.
+/// Opens the store at `uri`: a path, `file:///path`, `varve:/path`, `s3://bucket/prefix`, or `shared:///path` for a directory of a
+/// cluster file system.
 ///
 /// On ext4, XFS and tmpfs the process gets a handler of SIGBUS with the first row that is written: a failing disk under the log is then
 /// an error as any other. Faults elsewhere go to the handler that was there before; one that is set later has to pass on to this one
@@ -77,5 +79,5 @@ pub use varve_fs::{Isolation, OnConflict, TransactionOptions};
 /// # }
 /// ```
 pub fn open(uri: &str) -> Result<FileSystem> {
-    FileSystem::open(&uri::store_path(uri)?, &varve_fs::MountOptions::default())
+    FileSystem::open(&anchor::path_of(uri)?, &varve_fs::MountOptions::default())
 }

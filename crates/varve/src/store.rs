@@ -16,6 +16,10 @@ use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME, engine_dir, lock_path};
 use varve_fs::{Dictionaries, FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
 
+use varve_storage::StorageCounts;
+
+use crate::anchor;
+use crate::machine::{self, Machine};
 use crate::{Error, Result};
 
 /// How long a store must stay locked before it counts as locked: longer than another process's call of [`holder`] keeps it locked.
@@ -28,7 +32,7 @@ const RELEASE_POLL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct FileSystem {
     fs: Arc<VarveFs>,
-    env: Arc<OsEnv>,
+    machine: Machine,
     dir: PathBuf,
     /// The file systems of transactions that are in use, by id: two for one transaction would not know of each other's changes.
     pub(crate) transactions: Mutex<BTreeMap<String, Weak<VarveFs>>>,
@@ -38,53 +42,86 @@ pub struct FileSystem {
 pub struct LockedStore {
     env: Arc<OsEnv>,
     lock: Box<dyn FileLock>,
+    take_over: bool,
+}
+
+impl LockedStore {
+    /// Opens a store on shared storage also if a process of another machine has it open, which then can do nothing with it any more.
+    #[must_use]
+    pub fn taking_over(self, take_over: bool) -> LockedStore {
+        LockedStore { take_over, ..self }
+    }
 }
 
 impl FileSystem {
     /// Opens the store in `dir`. Fails if another process has it open. About SIGBUS see [`crate::open`].
     pub fn open(dir: &Path, options: &MountOptions) -> Result<FileSystem> {
-        let env = OsEnv::new();
-        let open = || VarveFs::open(Arc::<OsEnv>::clone(&env), dir, options.clone());
-        let fs = unless_locked(open)?;
-        Ok(FileSystem::new(fs, env, dir))
+        if anchor::is_anchor(dir) {
+            return FileSystem::open_locked(dir, options, FileSystem::lock(dir)?);
+        }
+        let machine = Machine::to_read(dir)?;
+        let fs = unless_locked(|| VarveFs::open(machine.env(), dir, options.clone()))?;
+        Ok(FileSystem::new(fs, machine, dir))
     }
 
     /// Locks the store in `dir`, for [`FileSystem::open_locked`]. Fails if another process has it open.
     pub fn lock(dir: &Path) -> Result<LockedStore> {
         let env = OsEnv::new();
+        superblock(dir)?;
         let lock = unless_locked(|| VarveFs::lock(&*env, dir))?;
-        Ok(LockedStore { env, lock })
+        Ok(LockedStore { env, lock, take_over: false })
     }
 
     /// Opens the store in `dir`, which the caller has locked.
     pub fn open_locked(
         dir: &Path,
         options: &MountOptions,
-        LockedStore { env, lock }: LockedStore,
+        LockedStore { env, lock, take_over }: LockedStore,
     ) -> Result<FileSystem> {
-        let fs = VarveFs::open_locked(Arc::<OsEnv>::clone(&env), dir, options.clone(), lock)?;
-        Ok(FileSystem::new(fs, env, dir))
+        let machine = if options.read_only {
+            Machine::to_read(dir)?
+        } else {
+            Machine::to_write(env, dir, take_over)?
+        };
+        let opened = VarveFs::open_locked(machine.env(), dir, options.clone(), lock);
+        let fs = opened.inspect_err(|_| drop(machine.close()))?;
+        Ok(FileSystem::new(fs, machine, dir))
     }
 
     /// Opens the store in `dir` with the state that [`FileSystem::hand_over`] returned in this process or another.
     pub fn resume(dir: &Path, options: &MountOptions, from: HandedOver) -> Result<FileSystem> {
-        let env = OsEnv::new();
-        let fs = VarveFs::resume(Arc::<OsEnv>::clone(&env), dir, options.clone(), from)?;
-        Ok(FileSystem::new(fs, env, dir))
+        let machine = if options.read_only {
+            Machine::to_read(dir)?
+        } else {
+            Machine::to_write(OsEnv::new(), dir, false)?
+        };
+        let fs = VarveFs::resume(machine.env(), dir, options.clone(), from)?;
+        Ok(FileSystem::new(fs, machine, dir))
     }
 
-    fn new(fs: VarveFs, env: Arc<OsEnv>, dir: &Path) -> FileSystem {
-        FileSystem { fs: Arc::new(fs), env, dir: dir.to_path_buf(), transactions: Mutex::default() }
+    fn new(fs: VarveFs, machine: Machine, dir: &Path) -> FileSystem {
+        let (fs, dir) = (Arc::new(fs), dir.to_path_buf());
+        FileSystem { fs, machine, dir, transactions: Mutex::default() }
+    }
+
+    /// What was asked of shared storage since the store was opened; `None` for a local store.
+    pub fn storage_counts(&self) -> Option<StorageCounts> {
+        self.machine.storage_counts()
     }
 
     /// The directory of the store, also if its path has changed.
     pub fn directory(&self) -> Result<OwnedFd> {
-        self.env.open_dir(&self.dir).map_err(|error| Error::io("open", &self.dir, &error))
+        self.machine
+            .local()
+            .open_dir(&self.dir)
+            .map_err(|error| Error::io("open", &self.dir, &error))
     }
 
     /// Closes the store and keeps it locked, for [`FileSystem::resume`]. REQUIRES: it was synced, and no call is under way.
     pub fn hand_over(self) -> Result<HandedOver> {
-        Ok(self.fs.hand_over()?)
+        let handed_over = self.fs.hand_over()?;
+        self.machine.close()?;
+        Ok(handed_over)
     }
 
     /// The file system, with its calls beyond those of [`Vfs`].
@@ -104,7 +141,8 @@ impl FileSystem {
 
     /// Makes everything durable and releases the store. Later calls of its [`Vfs`] fail.
     pub fn close(self) -> Result<()> {
-        Ok(self.fs.close()?)
+        let closed = self.fs.close();
+        self.machine.close().and(Ok(closed?))
     }
 }
 
@@ -123,31 +161,52 @@ fn unless_locked<T>(
 
 /// Formats a store in `dir`. Creates the directory if it is missing.
 pub fn format(dir: &Path, options: &FormatOptions) -> Result<Superblock> {
-    let env: Arc<dyn Env> = OsEnv::new();
-    Ok(varve_fs::format(&env, dir, options)?)
+    machine::format(dir)?;
+    changing(dir, |env| varve_fs::format(&env, dir, options))
+}
+
+/// Makes a change to the store in `dir`, which no process has open.
+pub(crate) fn changing<T, E: Into<Error>>(
+    dir: &Path,
+    change: impl FnOnce(Arc<dyn Env>) -> std::result::Result<T, E>,
+) -> Result<T> {
+    let machine = Machine::to_write(OsEnv::new(), dir, false)?;
+    let changed = change(machine.env()).map_err(Into::into);
+    let closed = machine.close();
+    changed.and_then(|value| closed.map(|()| value))
+}
+
+/// The machine on which the files of the store in `dir` are read, also a file below `dir`. For a store on shared storage it shows the
+/// newest state, and keeps what is written in memory.
+pub fn machine_to_read(dir: &Path) -> Result<Arc<dyn Env>> {
+    let anchor = dir.ancestors().find(|dir| anchor::is_anchor(dir));
+    Ok(Machine::to_read(anchor.unwrap_or(dir))?.env())
 }
 
 /// The superblock of the store in `dir`.
 pub fn superblock(dir: &Path) -> Result<Superblock> {
-    Ok(Superblock::read(&*OsEnv::new(), dir)?)
+    Ok(Superblock::read(&*Machine::to_read(dir)?.env(), dir)?)
 }
 
 /// Changes the design of the store in `dir`: the layout of the tables that it writes after its next open.
 pub fn change_design(dir: &Path, change: impl FnOnce(&mut StoreDesign)) -> Result<Superblock> {
     superblock(dir)?;
     require_free(dir)?;
-    Ok(Superblock::change_design(&*OsEnv::new(), dir, change)?)
+    changing(dir, |env| Superblock::change_design(&*env, dir, change))
 }
 
 /// The versions of rows in the store in `dir`, and their bytes.
 pub fn rows(dir: &Path) -> Result<(u64, u64)> {
     superblock(dir)?;
-    Ok(stored_rows(&*OsEnv::new(), &engine_dir(dir))?)
+    Ok(stored_rows(&*Machine::to_read(dir)?.env(), &engine_dir(dir))?)
 }
 
-/// Whether `dir` looks like a store: has a superblock or its copy, of whatever content.
+/// Whether `dir` looks like a store: has a superblock or its copy, of whatever content, or stands for a store on shared storage.
 pub fn is_store(dir: &Path) -> bool {
-    [SUPERBLOCK_NAME, COPY_NAME].iter().any(|name| OsEnv::new().stat(&dir.join(name)).is_ok())
+    anchor::is_anchor(dir)
+        || [SUPERBLOCK_NAME, COPY_NAME]
+            .iter()
+            .any(|name| OsEnv::new().stat(&dir.join(name)).is_ok())
 }
 
 /// A process that has a store open.

@@ -7,6 +7,7 @@ use clap::Args;
 use varve::{Result, dump};
 use varve_daemon::holder::require_offline;
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -17,6 +18,7 @@ use crate::output;
 )]
 pub(crate) struct Arguments {
     /// The store; must not be mounted
+    #[arg(value_parser = store_path())]
     store: PathBuf,
     /// Write to this file, which must not exist yet; only its owner may read it [default: the standard output]
     #[arg(short, long, value_name = "FILE")]

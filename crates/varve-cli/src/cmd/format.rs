@@ -10,12 +10,15 @@ use varve_fs::superblock::LARGE_FILE_THRESHOLDS;
 use varve_fs::{EngineKind, FormatOptions};
 
 use crate::cmd::design::{DesignOptions, named};
+use crate::cmd::storage::StorageOptions;
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The directory for the store; created if it is missing
+    /// The directory for the store, created if it is missing; or an address such as s3://bucket/prefix
+    #[arg(value_parser = store_path())]
     store: PathBuf,
     /// The size, 4K to 16M, above which a file becomes a file of its own in the storage below
     #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = threshold)]
@@ -26,6 +29,8 @@ pub(crate) struct Arguments {
     /// The engine that stores names and small files: varve, or fjall in programs built with it
     #[arg(long, value_name = "ENGINE", default_value = "varve", value_parser = named::<EngineKind>)]
     engine: EngineKind,
+    #[command(flatten)]
+    storage: StorageOptions,
     #[command(flatten)]
     design: DesignOptions,
     /// Format even if the directory is not empty; a store, or a part of one, is never replaced
@@ -71,6 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         root_owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
         ..FormatOptions::default()
     };
+    arguments.storage.apply(&arguments.store)?;
     let superblock = store::format(&arguments.store, &options)?;
     if arguments.json {
         return output::json(&Formatted {

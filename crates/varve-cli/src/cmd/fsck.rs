@@ -11,6 +11,7 @@ use varve_daemon::holder::require_offline;
 use varve_engine::repair::EngineRepair;
 use varve_fs::fsck::repair::dropped_views;
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -22,6 +23,7 @@ use crate::output;
 )]
 pub(crate) struct Arguments {
     /// The store; must not be mounted
+    #[arg(value_parser = store_path())]
     store: PathBuf,
     /// Repair all problems that are found; asks first
     #[arg(long)]

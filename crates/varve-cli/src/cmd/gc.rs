@@ -9,6 +9,7 @@ use varve::{Result, gc, size};
 use varve_daemon::holder::require_offline;
 use varve_engine::{Defragmented, Fit, Fragmentation};
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -22,6 +23,7 @@ use crate::output;
 )]
 pub(crate) struct Arguments {
     /// The store; must not be mounted
+    #[arg(value_parser = store_path())]
     store: PathBuf,
     /// Which files to combine: those that fill a new one best, or the first that fit (best, first)
     #[arg(long, value_name = "FIT", default_value = "best", value_parser = fit::<Fit>)]

@@ -7,9 +7,10 @@ use clap::Args;
 use serde::Serialize;
 use varve::{Error, Result, store};
 use varve_engine::Inspection;
-use varve_env::os::OsEnv;
+use varve_env::{Env, FileKind};
 use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME, Superblock, engine_dir};
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -18,6 +19,7 @@ pub(crate) struct Arguments {
     /// The store, to print its levels and tables; or a file of it: VARVE, VARVE.copy, LOCK, LOST, varve.log, varve.log.old, CURRENT,
     /// a manifest, a log, a table, a segment, a map of sub-levels, a large file or blocks of one
     #[arg(value_name = "STORE|FILE")]
+    #[arg(value_parser = store_path())]
     file: PathBuf,
     /// Print every row too
     #[arg(long)]
@@ -45,14 +47,15 @@ struct Text {
 /// Prints the store or the file.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let path = &arguments.file;
-    let stat = std::fs::metadata(path).map_err(|error| {
+    if store::is_store(path) {
+        return show_store(arguments);
+    }
+    let machine = store::machine_to_read(path)?;
+    let stat = machine.stat(path).map_err(|error| {
         Error::io("read", path, &error)
             .hint("`varve status STORE` shows whether a directory is a store")
     })?;
-    if stat.is_dir() && store::is_store(path) {
-        return show_store(arguments);
-    }
-    if stat.is_dir() {
+    if stat.kind == FileKind::Dir {
         return Err(Error::failed(format!("{} is a directory, and no store", path.display()))
             .hint("name a store, or a file in one"));
     }
@@ -63,19 +66,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             output::json(&superblock.public())
         }
         COPY_NAME => {
-            let superblock = Superblock::read_file(&*OsEnv::new(), path)?;
+            let superblock = Superblock::read_file(&*machine, path)?;
             output::json(&superblock.as_ref().map(Superblock::public))
         }
         "LOCK" | "LOST" | "LOST.copy" | "varve.log" | "varve.log.old" => {
             show_text(path, arguments.json)
         }
-        _ if name.ends_with(".blocks") => show_overlay(arguments),
-        _ if name.ends_with(".mark") || name.ends_with(".blocks-mark") => show_mark(arguments),
+        _ if name.ends_with(".blocks") => show_overlay(&*machine, arguments),
+        _ if name.ends_with(".mark") || name.ends_with(".blocks-mark") => {
+            show_mark(&*machine, arguments)
+        }
         _ => match object_inode(path) {
             Some(inode) => {
-                show_object(&Object { file: "object", inode, bytes: stat.len() }, arguments.json)
+                show_object(&Object { file: "object", inode, bytes: stat.len }, arguments.json)
             }
-            None => show_engine_file(arguments),
+            None => show_engine_file(&*machine, arguments),
         },
     }
 }
@@ -88,10 +93,10 @@ struct Mark {
     bytes: Option<u64>,
 }
 
-fn show_mark(arguments: &Arguments) -> Result<()> {
+fn show_mark(machine: &dyn Env, arguments: &Arguments) -> Result<()> {
     let path = &arguments.file;
-    let bytes = varve_fs::inspect_mark(&*OsEnv::new(), path)
-        .map_err(|error| Error::io("read", path, &error))?;
+    let bytes =
+        varve_fs::inspect_mark(machine, path).map_err(|error| Error::io("read", path, &error))?;
     if arguments.json {
         return output::json(&Mark { file: "mark", bytes });
     }
@@ -154,13 +159,16 @@ fn show_object(object: &Object, json: bool) -> Result<()> {
 
 /// Prints the levels, sub-levels and tables of the store.
 fn show_store(arguments: &Arguments) -> Result<()> {
-    let found = varve_engine::inspect_store(&*OsEnv::new(), &engine_dir(&arguments.file))?;
+    let found = varve_engine::inspect_store(
+        &*store::machine_to_read(&arguments.file)?,
+        &engine_dir(&arguments.file),
+    )?;
     show(Inspection::Store(found), arguments.json)
 }
 
-fn show_overlay(arguments: &Arguments) -> Result<()> {
+fn show_overlay(machine: &dyn Env, arguments: &Arguments) -> Result<()> {
     let path = &arguments.file;
-    let found = varve_fs::inspect_overlay(&*OsEnv::new(), path).map_err(|error| {
+    let found = varve_fs::inspect_overlay(machine, path).map_err(|error| {
         Error::io("read", path, &error).hint("`varve fsck STORE` finds all other damage")
     })?;
     if arguments.json {
@@ -170,12 +178,11 @@ fn show_overlay(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn show_engine_file(arguments: &Arguments) -> Result<()> {
-    let found = varve_engine::inspect(&*OsEnv::new(), &arguments.file, arguments.rows).map_err(
-        |error| {
+fn show_engine_file(machine: &dyn Env, arguments: &Arguments) -> Result<()> {
+    let found =
+        varve_engine::inspect(machine, &arguments.file, arguments.rows).map_err(|error| {
             Error::from(error).or_hint("files of a store are in STORE/engine and STORE/objects")
-        },
-    )?;
+        })?;
     show(found, arguments.json)
 }
 

@@ -12,6 +12,7 @@ use varve_daemon::kv::Client;
 use varve_daemon::kv::protocol::{End, Request, Response};
 use varve_fs::dictionaries::PAIR_VALUE_BYTES_MAX;
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -47,6 +48,7 @@ enum Action {
 #[derive(Args)]
 struct Dictionary {
     /// A store, mounted or not, or a directory of a mount
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// The dictionary
     name: OsString,
@@ -55,6 +57,7 @@ struct Dictionary {
 #[derive(Args)]
 struct List {
     /// A store, mounted or not, or a directory of a mount
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// Print JSON
     #[arg(long)]

@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use varve::{Error, Result, dump};
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -14,6 +15,7 @@ use crate::output;
 #[command(after_help = "The whole dump is checked before the directory becomes a store.")]
 pub(crate) struct Arguments {
     /// The directory for the store; it must be empty, and is created if it is missing
+    #[arg(value_parser = store_path())]
     store: PathBuf,
     /// A file that `varve dump` wrote [default: the standard input]
     dump: Option<PathBuf>,

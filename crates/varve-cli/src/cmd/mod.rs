@@ -20,14 +20,24 @@ mod quota;
 mod snapshot;
 mod stats;
 mod status;
+mod storage;
 mod tune;
 mod txn;
 mod umount;
 mod upgrade;
 mod version;
 
+use std::path::PathBuf;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Parser, Subcommand};
-use varve::Result;
+use varve::{Result, anchor};
+
+/// Reads a path, or the address of a store, such as `s3://bucket/prefix`: that is the path of its anchor.
+fn store_path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new()
+        .try_map(|text| anchor::store_path(&text).map_err(|error| error.message().to_owned()))
+}
 
 /// Exit statuses and fstab, below every help text of the program itself.
 const AFTER_HELP: &str = "Exit status: 0 success, 1 failed, 2 wrong command line, 3 fsck repaired all that it found,\n\

@@ -10,6 +10,8 @@ use varve_daemon::logging;
 use varve_daemon::mount::{self, Choices, Ready};
 use varve_daemon::upgrade::Abilities;
 
+use crate::cmd::storage::StorageOptions;
+use crate::cmd::store_path;
 use crate::output;
 
 const OPTIONS: &str = "\
@@ -32,6 +34,7 @@ Mount options; of two opposites the last counts:
   newfiles=auto|small|large   whether new files begin as large ones [default: as the last files of their directory]
   idlepoll, noidlepoll        have idle CPUs poll during bursts of requests, or not [default: in virtual machines]
   giveway, nogiveway          have the daemon's threads yield to programs meanwhile, or not
+  takeover                    fence off a process of another machine that has the store open; only for stores on shared storage
   private, noprivate          mount for the daemon and its children alone if no other way is allowed, or fail
   defaults, auto, noauto, nofail, user, users, owner, group, _netdev, x-*
                               as in fstab(5)";
@@ -40,7 +43,8 @@ Mount options; of two opposites the last counts:
 #[derive(Args)]
 #[command(after_help = OPTIONS)]
 pub(crate) struct Arguments {
-    /// The store
+    /// The store: a directory, or an address such as s3://bucket/prefix
+    #[arg(value_parser = store_path())]
     store: PathBuf,
     /// The directory to mount it on
     dir: PathBuf,
@@ -53,6 +57,11 @@ pub(crate) struct Arguments {
     /// Memory for memtables and caches, 4M at least [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = mount::memory)]
     memory: Option<u64>,
+    /// Fence off a process of another machine that has the store on shared storage open; its programs get EIO from then on
+    #[arg(long)]
+    take_over: bool,
+    #[command(flatten)]
+    storage: StorageOptions,
     /// Print how it was mounted, and write more messages to the log
     #[arg(short, long)]
     verbose: bool,
@@ -75,6 +84,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut options = arguments.options.join(",");
     if let Some(bytes) = arguments.memory {
         options.push_str(&format!(",memory={bytes}"));
+    }
+    if arguments.take_over {
+        options.push_str(",takeover");
+    }
+    if !arguments.successor && !arguments.daemon {
+        arguments.storage.apply(&arguments.store)?;
     }
     let level = if arguments.verbose { LevelFilter::Debug } else { LevelFilter::Info };
     if arguments.successor {

@@ -10,6 +10,7 @@ use varve_daemon::nfs::{self, Ready};
 use varve_daemon::{logging, mount};
 use varve_fs::MountOptions;
 
+use crate::cmd::store_path;
 use crate::output;
 
 const AFTER_HELP: &str = "\
@@ -26,6 +27,7 @@ anonuid=N, anongid=N, sync, async. The server trusts the user ids that clients s
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// The store, which must not be mounted
+    #[arg(value_parser = store_path())]
     store: PathBuf,
     /// The address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2049")]

@@ -7,6 +7,7 @@ use varve::{Result, size};
 use varve_daemon::trees::{self, Quota};
 use varve_engine::paths::WritePaths;
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -30,6 +31,7 @@ enum Action {
 #[command(group(ArgGroup::new("limits").args(["bytes", "inodes"]).required(true).multiple(true)))]
 struct SetArguments {
     /// A directory of a mount
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// The most bytes, as the sum of file sizes: 500M, 10G
     #[arg(long, value_name = "SIZE")]
@@ -46,6 +48,7 @@ struct SetArguments {
 struct ShowArguments {
     /// A directory of a mount
     #[arg(default_value = ".")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -55,6 +58,7 @@ struct ShowArguments {
 #[derive(Args)]
 struct ClearArguments {
     /// A directory of a mount
+    #[arg(value_parser = store_path())]
     path: PathBuf,
 }
 

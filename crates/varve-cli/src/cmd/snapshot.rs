@@ -11,6 +11,7 @@ use varve_daemon::transfer::{self, SendRequest};
 use varve_fs::ROLL_BACK_PHASES;
 use varve_fs::fsck::Progress as At;
 
+use crate::cmd::store_path;
 use crate::output::{self, Progress};
 
 /// The arguments.
@@ -51,6 +52,7 @@ struct CreateArguments {
 struct NameArguments {
     /// A directory of a mount, or a store
     #[arg(value_name = "DIR|STORE")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// The snapshot's name
     name: String,
@@ -60,6 +62,7 @@ struct NameArguments {
 struct ListArguments {
     /// A directory of a mount, or a store
     #[arg(value_name = "DIR|STORE")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -70,6 +73,7 @@ struct ListArguments {
 struct DiffArguments {
     /// A directory of a mount, or a store
     #[arg(value_name = "DIR|STORE")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// The older snapshot
     from: String,
@@ -84,6 +88,7 @@ struct DiffArguments {
 struct RollbackArguments {
     /// A directory of a mount, or a store
     #[arg(value_name = "DIR|STORE")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// The snapshot's name
     name: String,
@@ -99,6 +104,7 @@ struct RollbackArguments {
 struct SendArguments {
     /// A directory of a mount, or a store
     #[arg(value_name = "DIR|STORE")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// The snapshot's name
     #[arg(required_unless_present = "resume")]
@@ -115,6 +121,7 @@ struct SendArguments {
 struct ReceiveArguments {
     /// A directory of a mount, a store, or the directory for a new store
     #[arg(value_name = "DIR|STORE")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// Only print the token by which `send --resume` continues
     #[arg(long)]

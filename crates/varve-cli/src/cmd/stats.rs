@@ -8,6 +8,7 @@ use serde_json::json;
 use varve::{Error, Result, size};
 use varve_daemon::stats::{Requests, Stats, take};
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -15,6 +16,7 @@ use crate::output;
 pub(crate) struct Arguments {
     /// A path on a mount
     #[arg(value_name = "DIR", default_value = ".")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// Seconds between two reports, 0.001 to 86400; the first report covers all the time since the daemon began
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
@@ -101,13 +103,14 @@ fn show(stats: &Stats) {
             micros(requests.mean_micros()),
         ));
     }
-    for (name, count) in stats.engine.iter().filter(|(_, count)| **count > 0) {
-        let [all, rate] =
-            [*count, per_second(*count)].map(|number| match name.ends_with("bytes") {
-                true => size::show(number),
-                false => number.to_string(),
-            });
-        output::line(format!("engine.{name:<28} {all:>12} {rate:>12}/s"));
+    let engine = stats.engine.iter().map(|(name, count)| (format!("engine.{name}"), count));
+    let storage = stats.storage.iter().map(|(name, count)| (format!("storage.{name}"), count));
+    for (name, count) in engine.chain(storage).filter(|(_, count)| **count > 0) {
+        let [all, rate] = [*count, per_second(*count)].map(|number| match name.contains("bytes") {
+            true => size::show(number),
+            false => number.to_string(),
+        });
+        output::line(format!("{name:<35} {all:>12} {rate:>12}/s"));
     }
     for name in ["memory_bytes", "memory_budget_bytes"] {
         if let Some(bytes) = stats.engine_bytes.get(name) {

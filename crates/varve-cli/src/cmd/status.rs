@@ -10,6 +10,7 @@ use varve_daemon::status::{Status, status};
 use varve_engine::StoreDesign;
 use varve_types::Timestamp;
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -17,6 +18,7 @@ use crate::output;
 pub(crate) struct Arguments {
     /// A store, or a path on a mount
     #[arg(value_name = "STORE|DIR")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// Print JSON
     #[arg(long)]

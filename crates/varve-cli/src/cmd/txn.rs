@@ -12,6 +12,7 @@ use varve_fs::{Isolation, OnConflict, TransactionOptions};
 use varve_types::Timestamp;
 
 use super::design::named;
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -91,6 +92,7 @@ struct BeginArguments {
 struct IdArguments {
     /// A directory of the mount, or the store
     #[arg(value_name = "DIR|STORE")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// The transaction: what `begin` printed, or the last part of it
     id: String,
@@ -100,6 +102,7 @@ struct IdArguments {
 struct ListArguments {
     /// A directory of the mount, or the store
     #[arg(value_name = "DIR|STORE")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// Print JSON
     #[arg(long)]

@@ -7,6 +7,7 @@ use clap::Args;
 use varve::Result;
 use varve_daemon::upgrade;
 
+use crate::cmd::store_path;
 use crate::output;
 
 /// The arguments.
@@ -14,6 +15,7 @@ use crate::output;
 pub(crate) struct Arguments {
     /// The directory on which a store is mounted, or the store
     #[arg(value_name = "DIR|STORE")]
+    #[arg(value_parser = store_path())]
     path: PathBuf,
     /// The program that takes over [default: this one]
     #[arg(long, value_name = "PATH")]

@@ -24,6 +24,7 @@ mod odd_paths;
 mod output;
 mod redesign;
 mod semantics;
+mod shared;
 mod unmounting;
 mod untrusted;
 mod upgrade;

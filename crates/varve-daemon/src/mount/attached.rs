@@ -53,7 +53,7 @@ impl Attached {
         holder::require_free(store)?;
         let store = store.canonicalize().map_err(|error| Error::io("find", store, &error))?;
         refuse_nesting(&store, dir)?;
-        let lock = FileSystem::lock(&store)?;
+        let lock = FileSystem::lock(&store)?.taking_over(choices.take_over);
         let mounted =
             varve_fuse::mount(dir, &mount_options(&store, choices)).map_err(not_attached)?;
         let ready = describe(&store, &mounted);

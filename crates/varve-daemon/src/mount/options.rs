@@ -9,7 +9,7 @@ use varve_fuse::Transport;
 /// All mount options, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime diratime nodiratime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec symfollow nosymfollow \
                      lazytime sync async dirsync acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
-                     idlepoll noidlepoll giveway nogiveway private noprivate \
+                     idlepoll noidlepoll giveway nogiveway private noprivate takeover \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -55,6 +55,8 @@ pub struct Choices {
     pub no_give_way: bool,
     /// Fail if only this process and its children would see the mount.
     pub no_private: bool,
+    /// Fence off a process of another machine that has the store on shared storage open.
+    pub take_over: bool,
 }
 
 /// The least memory a mount works with, in bytes.
@@ -127,6 +129,7 @@ impl Choices {
             ("nogiveway", None) => self.no_give_way = true,
             ("private", None) => self.no_private = false,
             ("noprivate", None) => self.no_private = true,
+            ("takeover", None) => self.take_over = true,
             ("memory", Some(text)) => self.memory_bytes = Some(memory(text)?),
             ("threads", Some(text)) => {
                 let threads = text.parse().map_err(|_| {

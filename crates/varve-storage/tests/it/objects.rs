@@ -9,16 +9,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use varve_env::Env;
 use varve_env::os::OsEnv;
-use varve_storage::{Created, Key, LIST_MAX, Location, Objects, Options, is_transient};
+use varve_storage::{Created, Key, LIST_MAX, Location, LocationOptions, Objects, is_transient};
 use varve_testkit::{Proxy, S3Server, at_end, eventually};
 
-fn options(server: &S3Server, endpoint: String) -> Options {
+fn options(server: &S3Server, endpoint: String) -> LocationOptions {
     let (id, secret) = server.keys();
     let key = Key { id: id.to_owned(), secret: secret.to_owned(), token: None };
-    Options { endpoint: Some(endpoint), key: Some(key), ..Options::default() }
+    LocationOptions { endpoint: Some(endpoint), key: Some(key), ..LocationOptions::default() }
 }
 
-fn open(address: &str, options: &Options) -> io::Result<Arc<dyn Objects>> {
+fn open(address: &str, options: &LocationOptions) -> io::Result<Arc<dyn Objects>> {
     let env: Arc<dyn Env> = OsEnv::new();
     Location::parse(address).unwrap().objects(&env, options)
 }
@@ -31,7 +31,7 @@ fn s3(server: &S3Server, endpoint: String) -> Arc<dyn Objects> {
 fn on_each(test: impl Fn(Arc<dyn Objects>)) {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("shared://{}/store", dir.path().display());
-    test(open(&address, &Options::default()).unwrap());
+    test(open(&address, &LocationOptions::default()).unwrap());
     if let Some(server) = S3Server::start() {
         test(s3(&server, server.endpoint()));
     }
@@ -187,7 +187,7 @@ fn refusals_say_what_to_do() {
     let (id, secret) = server.keys();
     for (id, secret) in [(id, "hunter2"), ("nobody", secret)] {
         let key = Key { id: id.to_owned(), secret: secret.to_owned(), token: None };
-        let denied = Options { key: Some(key), ..right.clone() };
+        let denied = LocationOptions { key: Some(key), ..right.clone() };
         let denied = open(&format!("s3://{}/store", server.bucket()), &denied).unwrap();
         for error in [
             denied.create("a", Bytes::new()).unwrap_err(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use varve_env::sim::SimEnv;
 use varve_env::{Env, OpenMode};
-use varve_storage::{MemoryObjects, Remote, RemoteEnv};
+use varve_storage::{Fate, MemoryObjects, Remote, RemoteEnv, Request, transient};
 
 use crate::support::{ANCHOR, format, own, owner, path, read, remote, write};
 
@@ -72,6 +72,30 @@ fn an_owner_that_is_cut_off_reads_no_longer_than_its_lease() {
     assert_eq!(file.read_at(&mut [0; 3], 0).unwrap(), 3, "its lease is not over by its own clock");
     machine.sleep(Duration::from_secs(31));
     let failed = file.read_at(&mut [0; 3], 0).unwrap_err().to_string();
+    assert!(failed.contains("taken over by process 2"), "{failed}");
+}
+
+/// With a record on its way it asked itself for ever whether it still was the owner.
+#[test]
+fn an_owner_whose_lease_ends_while_a_record_is_on_its_way_learns_of_the_next_one() {
+    let objects = format();
+    let machine = SimEnv::new(1);
+    let env: Arc<dyn Env> = Arc::<SimEnv>::clone(&machine);
+    let first =
+        RemoteEnv::own(env, Path::new(ANCHOR), remote(&objects), owner(1), |_| false).unwrap();
+    write(&*first, "file", b"old").unwrap();
+    objects.decide(|request| match request {
+        Request::Create(_) => Fate::Lost(transient("cut off")),
+        _ => Fate::Answered,
+    });
+    assert!(write(&*first, "file", b"lost").is_err(), "after all attempts");
+    machine.sleep(Duration::from_secs(31));
+    assert_eq!(read(&*first, "file").unwrap(), b"lost", "nobody else has come");
+    objects.decide(|_| Fate::Answered);
+    let second = open(&objects, 2, true).unwrap();
+    assert_eq!(read(&*second, "file").unwrap(), b"old");
+    machine.sleep(Duration::from_secs(31));
+    let failed = read(&*first, "file").unwrap_err().to_string();
     assert!(failed.contains("taken over by process 2"), "{failed}");
 }
 

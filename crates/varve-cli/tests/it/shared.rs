@@ -1,0 +1,223 @@
+//! Stores on shared storage: a directory of a cluster file system, used by two machines, each with anchors of its own.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use varve_testkit::{Command, at_end, eventually};
+
+use crate::harness::{can_mount, fails, json, run, varve};
+
+/// The storage, and the directories of the machines.
+struct Shared {
+    dir: TempDir,
+}
+
+/// A machine that mounts the store; what it has mounted is unmounted at the end.
+struct Machine {
+    dir: PathBuf,
+    uri: String,
+}
+
+impl Shared {
+    /// Storage with a store in it; `None` where tests cannot mount.
+    fn formatted() -> Option<Shared> {
+        let shared = can_mount().then(|| Shared { dir: tempfile::tempdir().unwrap() })?;
+        fs::create_dir(shared.dir.path().join("storage")).unwrap();
+        let first = shared.machine("first");
+        run(first.varve().arg("format").arg(&first.uri).args(["--lease", "2"]));
+        Some(shared)
+    }
+
+    fn machine(&self, name: &str) -> Machine {
+        let dir = self.dir.path().join(name);
+        fs::create_dir_all(dir.join("mnt")).unwrap();
+        Machine { dir, uri: format!("shared://{}", self.dir.path().join("storage").display()) }
+    }
+}
+
+impl Machine {
+    fn varve(&self) -> Command {
+        let mut command = varve();
+        command.env("VARVE_ANCHORS", self.dir.join("anchors"));
+        command
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join("mnt").join(name)
+    }
+
+    fn mount_with(&self, words: &[&str]) -> Command {
+        let mut command = self.varve();
+        command.arg("mount").args(["--lease", "2"]).args(words);
+        command.arg(&self.uri).arg(self.dir.join("mnt"));
+        command
+    }
+
+    fn mount(&self) {
+        run(&mut self.mount_with(&[]));
+    }
+
+    fn unmount(&self) {
+        run(self.varve().arg("umount").arg(self.dir.join("mnt")));
+    }
+
+    fn daemon(&self) -> Pid {
+        let status = json(self.varve().args(["status", "--json"]).arg(self.dir.join("mnt")));
+        let pid = i32::try_from(status["holder"]["pid"].as_i64().unwrap()).unwrap();
+        Pid::from_raw(pid).unwrap()
+    }
+
+    /// Writes a file, durably.
+    fn write(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+        let file = fs::File::create(self.path(name))?;
+        file.write_all_at(bytes, 0)?;
+        file.sync_all()
+    }
+
+    fn fsck(&self) {
+        run(self.varve().arg("fsck").arg(&self.uri));
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let mount = self.dir.join("mnt");
+        let _ = self.varve().arg("umount").arg(&mount).output();
+        let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// Bytes that no other seed gives.
+fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 4093) as u8 ^ (at as u8).wrapping_mul(seed)).collect()
+}
+
+#[test]
+fn a_store_on_shared_storage_does_what_a_local_one_does() {
+    let Some(shared) = Shared::formatted() else { return };
+    let first = shared.machine("first");
+    first.mount();
+    let large = bytes(3, 5 << 20);
+    fs::write(first.path("small"), b"small").unwrap();
+    fs::write(first.path("large"), &large).unwrap();
+    run(first.varve().args(["snapshot", "create"]).arg(first.path("")).arg("before"));
+    let inner = "echo new >in-txn; printf X | dd of=large bs=1 seek=100 conv=notrunc status=none";
+    let mut txn = first.varve();
+    run(txn.args(["txn", "run"]).arg(first.path("")).args(["--", "sh", "-c", inner]));
+    run(first.varve().arg("clone").arg(first.path("large")).arg(first.path("clone")));
+    let mut changed = large.clone();
+    changed[100] = b'X';
+    // Nothing of it is on this machine alone.
+    for round in 0..2 {
+        assert_eq!(fs::read(first.path("in-txn")).unwrap(), b"new\n");
+        assert!(fs::read(first.path("large")).unwrap() == changed, "{round}");
+        assert!(fs::read(first.path("clone")).unwrap() == changed, "{round}");
+        assert!(fs::read(first.path(".varve/snapshots/before/large")).unwrap() == large);
+        first.unmount();
+        first.fsck();
+        fs::remove_dir_all(first.dir.join("anchors")).unwrap();
+        first.mount();
+    }
+    let stats = json(first.varve().args(["stats", "--json"]).arg(first.path("")));
+    assert!(stats["storage"]["reads"].as_u64().unwrap() > 0, "{stats}");
+    first.unmount();
+    // A dump of it makes the same store elsewhere.
+    let (dump, copy) = (shared.dir.path().join("dump"), shared.dir.path().join("copy"));
+    run(first.varve().arg("dump").arg(&first.uri).arg("--output").arg(&dump));
+    run(first.varve().arg("load").arg(&copy).arg(&dump));
+    run(varve().arg("fsck").arg(&copy));
+}
+
+#[test]
+fn an_owner_that_is_killed_leaves_what_it_synced() {
+    let Some(shared) = Shared::formatted() else { return };
+    let first = shared.machine("first");
+    for round in 0..3u8 {
+        first.mount();
+        let large = bytes(round + 2, 3 << 20);
+        first.write(&format!("small-{round}"), &[round; 100]).unwrap();
+        first.write(&format!("large-{round}"), &large).unwrap();
+        fs::write(first.path("unsynced"), &large).unwrap();
+        kill_process(first.daemon(), Signal::KILL).unwrap();
+        eventually("the mount is dead", || rustix::fs::statfs(first.path("")).is_err());
+        run(first.varve().arg("umount").arg(first.path("")));
+        // At once, since the process is known to be gone.
+        first.mount();
+        for round in 0..=round {
+            let small = fs::read(first.path(&format!("small-{round}"))).unwrap();
+            assert_eq!(small, [round; 100]);
+            let large = fs::read(first.path(&format!("large-{round}"))).unwrap();
+            assert!(large == bytes(round + 2, 3 << 20), "{round}");
+        }
+        first.unmount();
+        first.fsck();
+    }
+}
+
+#[test]
+fn an_owner_elsewhere_is_named_and_can_be_fenced_off() {
+    let Some(shared) = Shared::formatted() else { return };
+    let (first, second) = (shared.machine("first"), shared.machine("second"));
+    first.mount();
+    first.write("synced", b"kept").unwrap();
+    let daemon = first.daemon();
+    let refused = fails(&mut second.mount_with(&[]), 1);
+    let names_it = refused.contains(&format!("process {} on", daemon.as_raw_nonzero()));
+    assert!(names_it && refused.contains("--take-over"), "{refused}");
+    // Whoever only reads is let in, and sees what is there now.
+    run(&mut second.mount_with(&["-o", "ro"]));
+    assert_eq!(fs::read(second.path("synced")).unwrap(), b"kept");
+    assert!(fs::write(second.path("new"), "x").is_err());
+    second.unmount();
+    let open = fs::File::options().write(true).open(first.path("synced")).unwrap();
+    open.write_all_at(b"late", 0).unwrap();
+    // Paused for longer than its lease, as a machine that swaps is.
+    kill_process(daemon, Signal::STOP).unwrap();
+    let _goes_on = at_end(move || {
+        let _ = kill_process(daemon, Signal::CONT);
+    });
+    run(&mut second.mount_with(&["--take-over"]));
+    second.write("of-second", b"2").unwrap();
+    assert_eq!(fs::read(second.path("synced")).unwrap(), b"kept");
+    kill_process(daemon, Signal::CONT).unwrap();
+    assert!(open.sync_all().is_err());
+    eventually("its programs get errors", || first.write("of-first", b"1").is_err());
+    let log = fs::read_dir(first.dir.join("anchors")).unwrap().next().unwrap().unwrap().path();
+    let log = fs::read_to_string(log.join("varve.log")).unwrap();
+    assert!(log.contains("was taken over by process"), "{log}");
+    second.write("synced", b"more").unwrap();
+    drop(open);
+    let _ = first.varve().arg("umount").arg(first.path("")).output();
+    second.unmount();
+    second.fsck();
+    second.mount();
+    assert_eq!(fs::read(second.path("synced")).unwrap(), b"more");
+    assert_eq!(fs::read(second.path("of-second")).unwrap(), b"2");
+    assert!(!second.path("of-first").exists());
+}
+
+#[test]
+fn what_is_no_store_is_named_and_not_touched() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine { dir: dir.path().join("m"), uri: String::new() };
+    fs::create_dir_all(machine.dir.join("mnt")).unwrap();
+    let photos = dir.path().join("photos");
+    fs::create_dir(&photos).unwrap();
+    fs::write(photos.join("1.jpg"), "x").unwrap();
+    let uri = format!("shared://{}", photos.display());
+    let said = fails(machine.varve().arg("format").arg(&uri), 1);
+    assert!(said.contains("is not empty: it has 1.jpg"), "{said}");
+    let said = fails(machine.varve().arg("mount").arg(&uri).arg(machine.path("")), 1);
+    assert!(said.contains("there is no store at"), "{said}");
+    assert_eq!(fs::read_dir(&photos).unwrap().count(), 1);
+    for wrong in ["ftp://host/x", "s3://", "s3://ab/x y"] {
+        let said = fails(machine.varve().arg("format").arg(wrong), 2);
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
