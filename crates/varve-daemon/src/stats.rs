@@ -224,6 +224,7 @@ mod tests {
             seconds,
             operations: [("LOOKUP".to_owned(), lookups)].into(),
             engine: [("writes".to_owned(), writes)].into(),
+            storage: [("reads".to_owned(), 3 * writes)].into(),
             engine_bytes: [("memory_bytes".to_owned(), 10)].into(),
         }
     }
@@ -238,6 +239,7 @@ mod tests {
         assert_eq!((lookups.count, lookups.failed, lookups.timed), (50, 0, 3));
         assert_eq!(lookups.buckets, [(2048, 2), (4096, 1)]);
         assert_eq!(between.engine, [("writes".to_owned(), 2)].into());
+        assert_eq!(between.storage, [("reads".to_owned(), 6)].into());
         assert_eq!(now.since(&now).operations, BTreeMap::new());
         // Another daemon counts anew, and may have done so for longer.
         assert_eq!(before.since(&now), before);
@@ -270,6 +272,7 @@ mod tests {
             "varve_request_seconds_sum{operation=\"lookup\"} 0.000005",
             "varve_request_seconds_count{operation=\"lookup\"} 5",
             "varve_engine_writes_total 7",
+            "varve_storage_reads_total 21",
             "# TYPE varve_engine_memory_bytes gauge",
             "varve_engine_memory_bytes 10",
         ] {

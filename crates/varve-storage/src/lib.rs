@@ -43,7 +43,7 @@ pub use env::{RemoteEnv, format};
 pub use memory::{Fate, MemoryObjects, Request};
 pub use objects::{Created, LIST_MAX, ObjectInfo, Objects, Retry, is_transient, transient};
 pub use options::{CacheOptions, Remote, StoreOptions};
-pub use record::Owner;
+pub use record::{Owner, describe_object};
 pub use requests::RequestCounts;
 pub use store::StorageCounts;
 pub use uri::{Key, Location, Options as LocationOptions, UriError};

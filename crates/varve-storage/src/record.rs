@@ -14,7 +14,7 @@
 //! offset  bytes  field
 //!      0      8  magic
 //!      8      4  format version
-//!     12      4  crc32c of: the object's name, bytes 16 to the end
+//!     12      4  crc32c of: the object's name, bytes 0 to 12, bytes 16 to the end
 //!     16         the value, as postcard writes it
 //! ```
 //!
@@ -30,6 +30,7 @@ use crate::extents::{Extent, Extents, ObjectId, Source};
 /// The newest version of the formats of this crate.
 const FORMAT_VERSION: u32 = 1;
 const MAGIC_BYTES: usize = 8;
+const CRC_AT: usize = 12;
 const HEADER_BYTES: usize = 16;
 
 /// The journal has its records below this.
@@ -266,6 +267,11 @@ impl Stand for Table {
     const MAGIC: [u8; MAGIC_BYTES] = *b"VarveDir";
 }
 
+fn checksum(name: &str, header: &[u8], body: &[u8]) -> u32 {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(name.as_bytes()), header);
+    crc32c::crc32c_append(crc, body)
+}
+
 /// The bytes of the object `name`.
 pub(crate) fn encode<T: Stand>(name: &str, value: &T) -> Bytes {
     let mut bytes = Vec::with_capacity(256);
@@ -277,8 +283,8 @@ pub(crate) fn encode<T: Stand>(name: &str, value: &T) -> Bytes {
         // The types have no maps, no floats and no sequences of unknown length: nothing that cannot be written.
         Err(error) => unreachable!("{error}"),
     };
-    let crc = crc32c::crc32c_append(crc32c::crc32c(name.as_bytes()), &bytes[HEADER_BYTES..]);
-    bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    let crc = checksum(name, &bytes[..CRC_AT], &bytes[HEADER_BYTES..]);
+    bytes[CRC_AT..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
     bytes.into()
 }
 
@@ -295,8 +301,7 @@ pub(crate) fn decode<T: Stand>(name: &str, bytes: &[u8]) -> Result<T, String> {
         let version = number(MAGIC_BYTES);
         return Err(format!("it has format {version}, and this program knows {FORMAT_VERSION}"));
     }
-    let computed = crc32c::crc32c_append(crc32c::crc32c(name.as_bytes()), body);
-    if number(HEADER_BYTES - 4) != computed {
+    if number(CRC_AT) != checksum(name, &header[..CRC_AT], body) {
         return Err(format!("the checksum of its {} bytes is wrong", bytes.len()));
     }
     match postcard::take_from_bytes(body) {
@@ -319,4 +324,156 @@ pub(crate) struct Notice {
     pub(crate) owner: Owner,
     /// It is renewed before this time, in seconds since 1970.
     pub(crate) until: i64,
+}
+
+/// What an object says, for people: the error says what is wrong with it. `name` is its name below the prefix of the store, which its
+/// checksum covers.
+pub fn describe_object(name: &str, bytes: &[u8]) -> Result<String, String> {
+    fn show<T: Stand + std::fmt::Debug>(name: &str, bytes: &[u8]) -> Result<String, String> {
+        decode::<T>(name, bytes).map(|value| format!("{value:#?}"))
+    }
+    match name.split_once('/').map(|(kind, _)| kind) {
+        Some("journal") => show::<Record>(name, bytes),
+        Some("root") => show::<Root>(name, bytes),
+        Some("dir") => show::<Table>(name, bytes),
+        Some("data") => Ok(format!("{} bytes of a file, with their checksums", bytes.len())),
+        _ if name == OWNER => serde_json::from_slice::<Notice>(bytes)
+            .map(|notice| format!("{notice:#?}"))
+            .map_err(|error| error.to_string()),
+        _ => Err("it is no object of a store".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use varve_testkit::golden;
+
+    use super::*;
+
+    const TIME: Time = Time(1_800_000_000, 5);
+
+    fn id(number: u64) -> ObjectId {
+        ObjectId { epoch: 3, number }
+    }
+
+    fn puts() -> Vec<Put> {
+        let object = Stored::Object { id: id(7), from: 65536, shared: true };
+        vec![
+            Put { offset: 0, len: 5, stored: Stored::Here(Bytes::from_static(b"bytes")) },
+            Put { offset: 4096, len: 100_000, stored: object },
+            Put { offset: 200_000, len: 1, stored: Stored::Zeros },
+        ]
+    }
+
+    fn owner() -> Owner {
+        let (host, purpose) = ("host".to_owned(), "varve mount".to_owned());
+        Owner {
+            host,
+            boot_id: 1 << 100,
+            process: 77,
+            purpose,
+            since: 1_800_000_000,
+            lease_ms: 30_000,
+        }
+    }
+
+    fn record(kind: Kind) -> Record {
+        Record {
+            store: 0x0123_4567_89ab_cdef << 64,
+            seq: 300,
+            epoch: 3,
+            writer: u64::MAX,
+            at: 1_800_000_001,
+            next_number: 900,
+            kind,
+        }
+    }
+
+    fn samples() -> Vec<(&'static str, String, Bytes)> {
+        let content = Change::Content {
+            path: "engine/000000000001.wal".into(),
+            cut: Some(12),
+            len: 200_001,
+            accessed: TIME,
+            modified: TIME,
+            puts: puts(),
+        };
+        let (from, to) = ("a".to_owned(), "d/b".to_owned());
+        let changes = vec![
+            Change::MakeDir("d".into()),
+            Change::Make("a".into(), TIME),
+            content,
+            Change::Link { from: from.clone(), to: to.clone() },
+            Change::Share("a".into()),
+            Change::Rename { from, to },
+            Change::Remove("d/b".into()),
+            Change::RemoveDir("d".into()),
+        ];
+        let kinds = [
+            GarbageKind::Data(id(1)),
+            GarbageKind::Dir(id(2)),
+            GarbageKind::Journal(1, 9),
+            GarbageKind::Root(4),
+        ];
+        let garbage = kinds.map(|what| Garbage { seq: 290, at: 1_799_999_999, what });
+        let root = Root {
+            store: 9,
+            seq: 300,
+            epoch: 3,
+            owner: owner(),
+            closed: false,
+            next_number: 900,
+            table: Some(id(8)),
+            garbage: garbage.into(),
+            fences: vec![17],
+        };
+        let file = TableEntry::File { len: 200_001, accessed: TIME, modified: TIME, puts: puts() };
+        let rows = [
+            ("dir", TableEntry::Dir(Some(id(5)))),
+            ("empty", TableEntry::Dir(None)),
+            ("file", file),
+        ];
+        let table = Table(rows.map(|(name, entry)| (name.to_owned(), entry)).into());
+        let name = journal_name(300);
+        vec![
+            ("fence", name.clone(), encode(&name, &record(Kind::Fence(owner())))),
+            ("changes", name.clone(), encode(&name, &record(Kind::Changes(changes)))),
+            ("close", name.clone(), encode(&name, &record(Kind::Close))),
+            ("root", root_name(300), encode(&root_name(300), &root)),
+            ("table", dir_name(id(8)), encode(&dir_name(id(8)), &table)),
+        ]
+    }
+
+    #[test]
+    fn objects_stay_as_they_are() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+        for (file, name, bytes) in samples() {
+            golden(format!("{dir}/{file}.object"), &bytes);
+            describe_object(&name, &bytes).unwrap();
+        }
+        let parts = [Bytes::from(vec![7; 70_000])];
+        golden(format!("{dir}/data.object"), &crate::blocks::encode(9, id(1), &parts));
+        assert_eq!(root_name(1), "root/fffffffffffffffe");
+        assert_eq!(
+            (journal_seq(&journal_name(300)), root_seq(&root_name(300))),
+            (Some(300), Some(300))
+        );
+    }
+
+    /// Each flipped bit, each cut and each other name.
+    #[test]
+    fn damage_of_any_object_is_noticed() {
+        for (file, name, bytes) in samples() {
+            for bit in 0..bytes.len() * 8 {
+                let mut damaged = bytes.to_vec();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert!(describe_object(&name, &damaged).is_err(), "{file}, bit {bit}");
+            }
+            for len in 0..bytes.len() {
+                assert!(describe_object(&name, &bytes[..len]).is_err(), "{file}, {len} bytes");
+            }
+            let kind = name.split_once('/').unwrap().0;
+            assert!(describe_object(&format!("{kind}/other"), &bytes).is_err(), "{file}");
+        }
+    }
 }

@@ -57,6 +57,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         &[
             "varve-types",
             "varve-env",
+            "varve-storage",
             "varve-format",
             "varve-engine",
             "varve-schema",

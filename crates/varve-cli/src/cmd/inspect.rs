@@ -76,12 +76,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         _ if name.ends_with(".mark") || name.ends_with(".blocks-mark") => {
             show_mark(&*machine, arguments)
         }
+        _ if storage_object(path).is_some() => show_storage_object(path, arguments.json),
         _ => match object_inode(path) {
             Some(inode) => {
                 show_object(&Object { file: "object", inode, bytes: stat.len }, arguments.json)
             }
             None => show_engine_file(&*machine, arguments),
         },
+    }
+}
+
+/// The name below the prefix of a store on shared storage, if `path` may be an object of one in a directory.
+fn storage_object(path: &Path) -> Option<String> {
+    let names: Vec<&str> = path.iter().rev().take(3).map_while(|name| name.to_str()).collect();
+    match names[..] {
+        [name, kind @ ("journal" | "root"), ..] => Some(format!("{kind}/{name}")),
+        [number, epoch, "dir"] => Some(format!("dir/{epoch}/{number}")),
+        _ => None,
+    }
+}
+
+fn show_storage_object(path: &Path, json: bool) -> Result<()> {
+    let name = storage_object(path).unwrap_or_default();
+    let bytes = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
+    let text = varve_storage::describe_object(&name, &bytes).map_err(|what| {
+        Error::failed(format!("{} is damaged: {what}", path.display()))
+            .hint("`varve fsck` with the address of the store says what it costs")
+    })?;
+    if json {
+        output::json(&Text { file: "object", text })
+    } else {
+        output::line(text);
+        Ok(())
     }
 }
 
