@@ -19,8 +19,10 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use varve_env::{Env, FileKind, OpenMode, told};
 
 use crate::objects::{Created, LIST_MAX, ObjectInfo, Objects, transient};
@@ -31,9 +33,15 @@ const UNFINISHED: &str = "~unfinished";
 /// The age in seconds from which on nobody is still writing a temporary file.
 const LEFT_AGE: i64 = 24 * 60 * 60;
 
+/// The most threads of one [`Objects::create_all`] or [`Objects::read_all`]. Each waits for the storage most of the time.
+const THREADS_MAX: usize = 16;
+
 /// The objects in a directory.
 #[derive(Debug)]
-pub(crate) struct SharedObjects {
+pub(crate) struct SharedObjects(Arc<Directory>);
+
+#[derive(Debug)]
+struct Directory {
     env: Arc<dyn Env>,
     root: PathBuf,
     address: String,
@@ -46,11 +54,48 @@ const PASSING: [i32; 10] = [11, 67, 103, 104, 107, 110, 111, 112, 113, 116];
 impl SharedObjects {
     /// Opens the objects in the directory `root`, whose parent exists.
     pub(crate) fn open(env: Arc<dyn Env>, root: PathBuf, address: String) -> SharedObjects {
-        let objects = SharedObjects { env, root, address };
-        objects.remove_left();
-        objects
+        let directory = Directory { env, root, address };
+        directory.remove_left();
+        SharedObjects(Arc::new(directory))
     }
 
+    /// Carries out several requests, given by their numbers, on a few threads. On a deterministic machine there are none.
+    fn each<T: Send + 'static>(
+        &self,
+        count: usize,
+        request: impl Fn(&Directory, usize) -> io::Result<T> + Send + Sync + 'static,
+    ) -> Vec<io::Result<T>> {
+        let directory = Arc::clone(&self.0);
+        let next = Arc::new(AtomicUsize::new(0));
+        let outcomes: Vec<_> = (0..count).map(|_| None).collect();
+        let outcomes = Arc::new(Mutex::new(outcomes));
+        let shared = Arc::clone(&outcomes);
+        let request = Arc::new(request);
+        let work = move || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= count {
+                    return;
+                }
+                let outcome = request(&directory, number);
+                shared.lock()[number] = Some(outcome);
+            }
+        };
+        let env = &self.0.env;
+        let threads = if env.is_deterministic() { 1 } else { count.min(THREADS_MAX) };
+        // Without a thread the others have more to do.
+        let threads: Vec<_> = (1..threads)
+            .filter_map(|_| env.spawn("varve-objects", Box::new(work.clone())).ok())
+            .collect();
+        work();
+        let panicked = threads.into_iter().filter_map(|thread| thread.join().err()).count();
+        let outcomes = std::mem::take(&mut *outcomes.lock());
+        let none = || Err(io::Error::other(format!("{panicked} threads panicked")));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(none)).collect()
+    }
+}
+
+impl Directory {
     fn failed(&self, what: &str, name: &str, error: &io::Error) -> io::Error {
         let text = format!("{}: cannot {what} object `{name}`: {error}", self.address);
         match error.raw_os_error() {
@@ -140,6 +185,20 @@ impl SharedObjects {
         path.parent().unwrap_or(&self.root)
     }
 
+    fn read(&self, name: &str, range: Option<Range<u64>>) -> io::Result<Bytes> {
+        let path = self.path(name)?;
+        let read = || {
+            let file = self.env.open(&path, OpenMode::Read)?;
+            let len = file.stat()?.len;
+            let range = range.clone().unwrap_or(0..len);
+            let end = range.end.min(len);
+            let mut bytes = vec![0; end.saturating_sub(range.start) as usize];
+            file.read_exact_at(&mut bytes, range.start.min(len))?;
+            Ok(Bytes::from(bytes))
+        };
+        read().map_err(|error| self.failed("read", name, &error))
+    }
+
     /// Removes temporary files that a crash has left. This may fail without harm.
     fn remove_left(&self) {
         let dir = self.root.join(UNFINISHED);
@@ -211,79 +270,78 @@ impl SharedObjects {
 
 impl Objects for SharedObjects {
     fn create(&self, name: &str, bytes: Bytes) -> io::Result<Created> {
-        let path = self.path(name)?;
-        let linked = self.link(&path, &bytes);
+        let path = self.0.path(name)?;
+        let linked = self.0.link(&path, &bytes);
         let durable =
-            linked.and_then(|created| self.env.sync_dir(self.dir_of(&path)).map(|()| created));
-        durable.map_err(|error| self.failed("create", name, &error))
+            linked.and_then(|created| self.0.env.sync_dir(self.0.dir_of(&path)).map(|()| created));
+        durable.map_err(|error| self.0.failed("create", name, &error))
     }
 
     fn create_all(&self, objects: Vec<(String, Bytes)>) -> Vec<io::Result<Created>> {
-        let mut synced: HashMap<PathBuf, io::Result<()>> = HashMap::new();
-        let mut linked = Vec::with_capacity(objects.len());
-        for (name, bytes) in &objects {
-            linked.push(self.path(name).and_then(|path| {
-                let created =
-                    self.link(&path, bytes).map_err(|error| self.failed("create", name, &error))?;
-                Ok((self.dir_of(&path).to_owned(), created))
-            }));
-        }
+        let objects = Arc::new(objects);
+        let shared = Arc::clone(&objects);
+        let linked = self.each(objects.len(), move |directory, number| {
+            let (name, bytes) = &shared[number];
+            let path = directory.path(name)?;
+            let created = directory.link(&path, bytes);
+            let created = created.map_err(|error| directory.failed("create", name, &error))?;
+            Ok((directory.dir_of(&path).to_owned(), created))
+        });
         // One sync of a directory is for all names in it.
+        let mut synced: HashMap<PathBuf, io::Result<()>> = HashMap::new();
         for (dir, _) in linked.iter().flatten() {
             if !synced.contains_key(dir) {
-                synced.insert(dir.clone(), self.env.sync_dir(dir));
+                synced.insert(dir.clone(), self.0.env.sync_dir(dir));
             }
         }
-        let outcomes = linked.into_iter().zip(&objects).map(|(linked, (name, _))| {
+        let outcomes = linked.into_iter().zip(objects.iter()).map(|(linked, (name, _))| {
             let (dir, created) = linked?;
             match synced.get(&dir) {
-                Some(Err(error)) => Err(self.failed("create", name, error)),
+                Some(Err(error)) => Err(self.0.failed("create", name, error)),
                 _ => Ok(created),
             }
         });
         outcomes.collect()
     }
 
+    fn read_all(&self, ranges: &[(String, Range<u64>)]) -> Vec<io::Result<Bytes>> {
+        let ranges = ranges.to_vec();
+        self.each(ranges.len(), move |directory, number| {
+            let (name, range) = &ranges[number];
+            directory.read(name, Some(range.clone()))
+        })
+    }
+
     fn replace(&self, name: &str, bytes: Bytes) -> io::Result<()> {
-        let path = self.path(name)?;
-        let placed = self.put(&path, &bytes, |from, to| self.env.rename(from, to));
-        let durable = placed.and_then(|()| self.env.sync_dir(self.dir_of(&path)));
-        durable.map_err(|error| self.failed("replace", name, &error))
+        let path = self.0.path(name)?;
+        let placed = self.0.put(&path, &bytes, |from, to| self.0.env.rename(from, to));
+        let durable = placed.and_then(|()| self.0.env.sync_dir(self.0.dir_of(&path)));
+        durable.map_err(|error| self.0.failed("replace", name, &error))
     }
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> io::Result<Bytes> {
-        let path = self.path(name)?;
-        let read = || {
-            let file = self.env.open(&path, OpenMode::Read)?;
-            let len = file.stat()?.len;
-            let range = range.clone().unwrap_or(0..len);
-            let end = range.end.min(len);
-            let mut bytes = vec![0; end.saturating_sub(range.start) as usize];
-            file.read_exact_at(&mut bytes, range.start.min(len))?;
-            Ok(Bytes::from(bytes))
-        };
-        read().map_err(|error| self.failed("read", name, &error))
+        self.0.read(name, range)
     }
 
     fn list(&self, prefix: &str, after: Option<&str>) -> io::Result<Vec<ObjectInfo>> {
         let mut found = Vec::new();
-        match self.list_below("", prefix, after, &mut found) {
+        match self.0.list_below("", prefix, after, &mut found) {
             Ok(()) => Ok(found),
-            Err(error) => Err(self.failed("list", prefix, &error)),
+            Err(error) => Err(self.0.failed("list", prefix, &error)),
         }
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        match self.env.remove_file(&self.path(name)?) {
+        match self.0.env.remove_file(&self.0.path(name)?) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(self.failed("remove", name, &error))
+                Err(self.0.failed("remove", name, &error))
             }
             _ => Ok(()),
         }
     }
 
     fn address(&self) -> String {
-        self.address.clone()
+        self.0.address.clone()
     }
 }
 

@@ -91,7 +91,7 @@ fn an_object_that_was_there_before_is_durable() {
     let env = SimEnv::new(1);
     let made = objects(&env);
     made.create("a", Bytes::new()).unwrap();
-    let other = made.write_temporary(b"theirs").unwrap();
+    let other = made.0.write_temporary(b"theirs").unwrap();
     env.link(&other, Path::new("/shared/b")).unwrap();
     assert_eq!(made.create("b", Bytes::from_static(b"mine")).unwrap(), Created::Exists);
     let found = objects(&env.power_cut_keep_nothing());
@@ -102,7 +102,7 @@ fn an_object_that_was_there_before_is_durable() {
 fn what_a_crash_has_left_is_removed_when_it_is_old() {
     let env = SimEnv::new(1);
     let first = objects(&env);
-    let left = first.write_temporary(b"half").unwrap();
+    let left = first.0.write_temporary(b"half").unwrap();
     drop(objects(&env));
     assert!(env.stat(&left).is_ok());
     env.sleep(std::time::Duration::from_secs(LEFT_AGE as u64 + 10));
