@@ -30,6 +30,7 @@ use varve_types::limits::KEY_BYTES_MAX;
 use varve_types::{FileName, InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
+use crate::epoch::Epoch;
 use crate::error;
 use crate::ids::IdAllocator;
 
@@ -63,8 +64,8 @@ type Names = BTreeMap<Vec<u8>, DictionaryInUse>;
 /// Which dictionaries of the main view a transaction has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seen {
-    /// Those that were made before this id was given out.
-    Before(InodeId),
+    /// Those that were made before this epoch.
+    Before(Epoch),
     /// All that are there, each name locked once it is looked for.
     Locked,
 }
@@ -72,7 +73,7 @@ pub(crate) enum Seen {
 impl Seen {
     fn has(self, known: &DictionaryInUse) -> bool {
         match self {
-            Seen::Before(epoch) => known.made < epoch,
+            Seen::Before(epoch) => epoch.knows(known.made),
             Seen::Locked => true,
         }
     }

@@ -18,6 +18,7 @@ use varve_schema::{ROW_VERSION, Reader, put_varint};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
+use crate::epoch::Epoch;
 use crate::error;
 
 /// Ids reserved by one write of the mark.
@@ -114,6 +115,16 @@ impl IdAllocator {
         self.store.write(batch).map_err(error::store)?;
         state.mark = mark;
         Ok(())
+    }
+
+    /// The epoch of a view that begins now.
+    pub(crate) fn begin_epoch(&self) -> FsResult<Epoch> {
+        self.allocate().map(Epoch::of)
+    }
+
+    /// Whether this id may have been handed out.
+    pub(crate) fn may_have_handed_out(&self, ino: InodeId) -> bool {
+        Epoch::new(self.next()).knows(ino)
     }
 
     /// The id that will be handed out next: above every inode of the store.

@@ -28,6 +28,7 @@ mod dir_rows;
 pub mod dump;
 mod engine;
 mod engine_alone;
+mod epoch;
 mod error;
 mod files;
 mod flags;

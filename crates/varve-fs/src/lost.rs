@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use varve_engine::repair::EngineRepair;
 use varve_env::{Env, OpenMode};
 use varve_schema::{DATA, META};
-use varve_types::InodeId;
+
+use crate::epoch::Epoch;
 
 /// The name of the file.
 pub(crate) const LOST_NAME: &str = "LOST";
@@ -158,13 +159,13 @@ impl Lost {
         env: &dyn Env,
         dir: &Path,
         below: u64,
-        epochs: &mut dyn Iterator<Item = InodeId>,
+        epochs: &mut dyn Iterator<Item = Epoch>,
     ) -> io::Result<()> {
         let mut lost = Lost::read(env, dir)?;
         let before = lost.clone();
         lost.0.iter_mut().for_each(|loss| loss.below = loss.below.or(Some(below)));
-        let oldest = epochs.map(InodeId::get).min().unwrap_or(u64::MAX);
-        lost.0.retain(|loss| loss.below.is_some_and(|below| oldest < below));
+        let oldest = epochs.min().unwrap_or(Epoch::LAST);
+        lost.0.retain(|loss| loss.below.is_some_and(|below| oldest < Epoch::new(below)));
         if lost == before { Ok(()) } else { lost.write(env, dir) }
     }
 
@@ -175,8 +176,8 @@ impl Lost {
     }
 
     /// What is lost to a snapshot or transaction of this epoch.
-    pub(crate) fn seen_at(mut self, epoch: InodeId) -> Lost {
-        self.0.retain(|loss| loss.below.is_none_or(|below| epoch.get() < below));
+    pub(crate) fn seen_at(mut self, epoch: Epoch) -> Lost {
+        self.0.retain(|loss| loss.below.is_none_or(|below| epoch < Epoch::new(below)));
         self
     }
 
@@ -271,14 +272,14 @@ mod tests {
         env.create_dir(dir).unwrap();
         lost(b"c", None).write(&*env, dir).unwrap();
         let mark = |epochs: &[u64]| {
-            let mut epochs = epochs.iter().map(|epoch| InodeId::new(*epoch));
+            let mut epochs = epochs.iter().map(|epoch| Epoch::new(*epoch));
             Lost::note_marked(&*env, dir, 50, &mut epochs).unwrap();
             Lost::read(&*env, dir).unwrap()
         };
         assert_eq!(mark(&[30, 60]), lost(b"c", Some(50)));
         let read = || Lost::read(&*env, dir).unwrap();
-        assert!(read().unmarked().is_empty() && read().seen_at(InodeId::new(60)).is_empty());
-        assert!(read().seen_at(InodeId::new(30)).hides(b"d"));
+        assert!(read().unmarked().is_empty() && read().seen_at(Epoch::new(60)).is_empty());
+        assert!(read().seen_at(Epoch::new(30)).hides(b"d"));
         assert!(mark(&[60]).is_empty());
         assert!([LOST_NAME, COPY_NAME].iter().all(|name| env.stat(&dir.join(name)).is_err()));
     }

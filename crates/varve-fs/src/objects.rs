@@ -39,6 +39,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use crate::descriptors::{Claim, Descriptors};
+use crate::epoch::Epoch;
 use crate::error;
 use crate::files::{copy_file, create_dirs_between, exists};
 use crate::main_file::MainFile;
@@ -94,7 +95,7 @@ enum Origin {
     /// Nowhere: these are the store's own. What views still see of them has preimages.
     Store(Arc<Preimages>),
     /// In the store, as a view of this epoch sees it; `None`: as it is, which locks keep so.
-    View { store: Arc<Objects>, epoch: Option<InodeId> },
+    View { store: Arc<Objects>, epoch: Option<Epoch> },
 }
 
 /// The storage below a store and all its views.
@@ -146,7 +147,7 @@ impl Objects {
 
     /// Those of a view, whose own are in `dir`: it sees the others as of the epoch `epoch`, or as they are. REQUIRES: these are
     /// the store's.
-    pub(crate) fn of_view(self: &Arc<Self>, dir: PathBuf, epoch: Option<InodeId>) -> Objects {
+    pub(crate) fn of_view(self: &Arc<Self>, dir: PathBuf, epoch: Option<Epoch>) -> Objects {
         let origin = Origin::View { store: Arc::clone(self), epoch };
         let shared =
             (Arc::clone(&self.storage), Arc::clone(&self.overlays), Arc::clone(&self.mapped));
@@ -238,7 +239,7 @@ impl Objects {
     /// Of the store: calls `with` with the object of `ino` as a view of `epoch` sees it, or as it is.
     pub(crate) fn read_as_of<T>(
         &self,
-        epoch: Option<InodeId>,
+        epoch: Option<Epoch>,
         ino: InodeId,
         with: impl FnOnce(&dyn File) -> io::Result<T>,
     ) -> io::Result<T> {

@@ -8,6 +8,7 @@ use varve_schema::{EntrySuffix, Pending};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{PendingRows, pending_rows};
@@ -32,11 +33,11 @@ impl VarveFs {
     }
 
     /// The views of which something is still to be put in place.
-    pub(crate) fn awaited_views(&self) -> FsResult<BTreeSet<InodeId>> {
+    pub(crate) fn awaited_views(&self) -> FsResult<BTreeSet<Epoch>> {
         let mut views = BTreeSet::new();
         self.each_pending(&mut |_, kind| {
             if let Pending::ObjectInstall { view } = kind {
-                views.insert(view);
+                views.insert(Epoch::of(view));
             }
             Ok(())
         })?;
@@ -62,7 +63,7 @@ impl VarveFs {
                 self.store.sync().map_err(error::store)?;
             }
             match kind {
-                Pending::ObjectInstall { view } => self.install_pending(ino, view),
+                Pending::ObjectInstall { view } => self.install_pending(ino, Epoch::of(view)),
                 other => self.finish_work(ino, other),
             }
         })?;

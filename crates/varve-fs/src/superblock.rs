@@ -17,10 +17,11 @@ use varve_engine::{Store, StoreDesign, StoreError, StoreResult};
 use varve_env::{Env, OpenMode};
 use varve_schema::key::STORE_ID;
 use varve_schema::{EntrySuffix, NameHasher, STORED_FILE_BYTES_MAX, StoreId};
-use varve_types::{InodeId, KeyspaceId};
+use varve_types::KeyspaceId;
 
 pub use copy::COPY_NAME;
 
+use crate::epoch::Epoch;
 use crate::store_lock::take_lock;
 use crate::{EngineKind, FormatOptions};
 
@@ -271,7 +272,7 @@ pub(crate) fn views_dir(dir: &Path) -> PathBuf {
 }
 
 /// That of the view of this epoch.
-pub(crate) fn view_dir(dir: &Path, epoch: InodeId) -> PathBuf {
+pub(crate) fn view_dir(dir: &Path, epoch: Epoch) -> PathBuf {
     views_dir(dir).join(epoch.get().to_string())
 }
 

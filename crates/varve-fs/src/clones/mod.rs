@@ -36,6 +36,7 @@ use varve_schema::{
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, FsResult};
 
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::rows_from;
@@ -88,7 +89,7 @@ impl VarveFs {
             None => {
                 // What is not counted yet would be counted by everybody who unfolds it.
                 self.settle_growing();
-                let pin = |epoch: InodeId| {
+                let pin = |epoch: Epoch| {
                     let stored = hidden_name(epoch);
                     sources.db.create_snapshot(&stored)?;
                     Ok((epoch, stored))
@@ -107,7 +108,7 @@ impl VarveFs {
 
     fn clone_from(
         &self,
-        source: InodeId,
+        source: Epoch,
         Original { dir, name: old_name, .. }: Original<'_>,
         parent: InodeId,
         name: FileName<'_>,
@@ -193,7 +194,7 @@ impl VarveFs {
     /// The same after a view has ended, which may have been the last to read from some.
     pub(crate) fn drop_sources_after_view(&self, changing: &parking_lot::MutexGuard<'_, ()>) {
         let Some(sources) = &self.sources else { return };
-        let mut asked = sources.returned.take_of_views(InodeId::new(u64::MAX));
+        let mut asked = sources.returned.take_of_views(Epoch::LAST);
         asked.append(&mut sources.returned.take());
         self.drop_sources(asked, changing);
     }
@@ -201,7 +202,7 @@ impl VarveFs {
     /// Lets go of those of the sources `asked` that nothing needs any more. Failures leave them until the next time.
     fn drop_sources(
         &self,
-        mut asked: BTreeSet<InodeId>,
+        mut asked: BTreeSet<Epoch>,
         _changing: &parking_lot::MutexGuard<'_, ()>,
     ) {
         let Some(sources) = &self.sources else { return };
@@ -215,7 +216,7 @@ impl VarveFs {
     }
 
     /// What is left in `asked` then is not known.
-    fn drop_unneeded(&self, asked: &mut BTreeSet<InodeId>) -> FsResult<()> {
+    fn drop_unneeded(&self, asked: &mut BTreeSet<Epoch>) -> FsResult<()> {
         let (sources, mut hidden) = (self.sources()?, None);
         // The newest first, as it may be the last that needs an older one.
         while let Some(epoch) = asked.last().copied() {
@@ -232,12 +233,7 @@ impl VarveFs {
 
     /// Lets go of a source that the main view does not read from, unless views do; older ones that it may have read from are asked,
     /// too.
-    fn drop_unread(
-        &self,
-        epoch: InodeId,
-        stored: &str,
-        asked: &mut BTreeSet<InodeId>,
-    ) -> FsResult<()> {
+    fn drop_unread(&self, epoch: Epoch, stored: &str, asked: &mut BTreeSet<Epoch>) -> FsResult<()> {
         let sources = self.sources()?;
         if sources.lends_to_views(epoch)? {
             sources.returned.note_of_views(epoch);
@@ -252,16 +248,16 @@ impl VarveFs {
     }
 
     /// Whether anything reads from the state of the epoch `epoch`.
-    pub(crate) fn is_source(&self, epoch: InodeId) -> FsResult<bool> {
+    pub(crate) fn is_source(&self, epoch: Epoch) -> FsResult<bool> {
         let sources = self.sources()?;
         Ok(sources.lends(epoch, self.store.as_ref())? || sources.lends_to_views(epoch)?)
     }
 
     /// The first folded directory from `from` on that reads from the state of the epoch `source`.
-    fn next_folded(&self, source: InodeId, from: InodeId) -> FsResult<Option<InodeId>> {
+    fn next_folded(&self, source: Epoch, from: InodeId) -> FsResult<Option<InodeId>> {
         let loans = self.store.scan(
             self.meta,
-            rows_from(RowKey::clone_reference(source, from)),
+            rows_from(RowKey::clone_reference(source.id(), from)),
             Direction::Forward,
         );
         for loan in loans.map_err(error::store)? {

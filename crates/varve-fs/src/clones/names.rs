@@ -21,6 +21,7 @@ use varve_schema::{
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FsError, FsResult};
 
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{for_each_pointer, rows_from};
@@ -31,7 +32,7 @@ pub(super) struct Copying<'a> {
     /// The source.
     pub(super) from: &'a VarveFs,
     /// Its epoch.
-    pub(super) source: InodeId,
+    pub(super) source: Epoch,
     pub(super) folded: Folded,
     pub(super) changes: Changes,
     /// Bytes of what was copied, about.
@@ -53,7 +54,7 @@ impl<'a> Copying<'a> {
     pub(super) fn new(
         fs: &'a VarveFs,
         from: &'a VarveFs,
-        source: InodeId,
+        source: Epoch,
         folded: Folded,
     ) -> Copying<'a> {
         let (changes, linked) = (Changes::new(), BTreeMap::new());
@@ -161,13 +162,13 @@ impl<'a> Copying<'a> {
         (new.nlink, new.home) = (1, None);
         let borrowed = match &old.content {
             Content::Chunks => {
-                Some(SharedContent { source: self.source, ino: old.ino, blocks: None })
+                Some(SharedContent { source: self.source.id(), ino: old.ino, blocks: None })
             }
             Content::Object { .. } => {
                 let attr = self.from.attr(old)?;
                 (new.size, new.times.mtime) = (attr.size, attr.mtime);
                 let blocks = Some(attr.blocks);
-                Some(SharedContent { source: self.source, ino: old.ino, blocks })
+                Some(SharedContent { source: self.source.id(), ino: old.ino, blocks })
             }
             Content::Shared(borrowed) => Some(*borrowed),
             _ => None,
@@ -192,14 +193,14 @@ impl<'a> Copying<'a> {
     ) -> FsResult<UsageChange> {
         let Content::Directory(then) = &old.content else { return Err(FsError::NotDirectory) };
         let mut new = self.like(old, ino)?;
-        let source = (then.entries > 0).then_some(self.source);
+        let source = (then.entries > 0).then_some(self.source.id());
         let pending = UsageChange::default();
         let info = DirInfo { parent, suffix: Some(suffix), pending, source, ..*then };
         if source.is_some() {
             let (next, end) = self.ids(then.usage.inodes())?;
             let folded = Folded { dir: old.ino, next, end, after: None, ..self.folded };
             let loan = CloneReference::Directory(folded).encode();
-            self.changes.put_meta(RowKey::clone_reference(self.source, ino), loan);
+            self.changes.put_meta(RowKey::clone_reference(self.source.id(), ino), loan);
         }
         new.content = Content::Directory(info);
         self.changes.put_meta(RowKey::inode(ino), encode_inode_row(&new));

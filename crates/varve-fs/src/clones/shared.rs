@@ -12,6 +12,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, SeekFrom};
 
 use crate::data::changed;
+use crate::epoch::Epoch;
 use crate::fs::VarveFs;
 use crate::held::Held;
 use crate::overlay::copy_part;
@@ -45,7 +46,7 @@ impl VarveFs {
         offset: u64,
         len: usize,
     ) -> FsResult<Bytes> {
-        let from = self.sources()?.open(source)?;
+        let from = self.sources()?.open(Epoch::of(source))?;
         if blocks.is_none() {
             return from.read_small(&lent_small(inode, ino), offset, len);
         }
@@ -67,7 +68,7 @@ impl VarveFs {
         offset: u64,
         what: SeekFrom,
     ) -> FsResult<u64> {
-        let from = self.sources()?.open(source)?;
+        let from = self.sources()?.open(Epoch::of(source))?;
         if blocks.is_none() {
             return from.seek_small(&lent_small(inode, ino), offset, what);
         }
@@ -81,7 +82,7 @@ impl VarveFs {
         if borrowed.blocks.is_some() {
             return self.migrate(held);
         }
-        let from = self.sources()?.open(borrowed.source)?;
+        let from = self.sources()?.open(Epoch::of(borrowed.source))?;
         let mut changes = Changes::new();
         let ino = held.inode.ino;
         for index in 0..held.inode.size.div_ceil(CHUNK_BYTES as u64) {
@@ -131,7 +132,7 @@ impl VarveFs {
         SharedContent { source, ino, .. }: SharedContent,
         object: &dyn File,
     ) -> FsResult<()> {
-        let from = self.sources()?.open(source)?;
+        let from = self.sources()?.open(Epoch::of(source))?;
         let fail = |error| from.object_error("copy", ino, error);
         object
             .set_len(inode.size)

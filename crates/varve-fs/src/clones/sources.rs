@@ -24,6 +24,7 @@ use varve_vfs::{FsError, FsResult};
 
 use super::released::Released;
 use crate::dictionaries::Dictionaries;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::{Parts, VarveFs};
 use crate::ids::IdAllocator;
@@ -58,13 +59,13 @@ pub(crate) struct Sources {
     keyspaces: Keyspaces,
     openings: Arc<Openings>,
     /// The open ones by epoch, the one used last at the end. Held while one is opened.
-    open: Mutex<Vec<(InodeId, Arc<VarveFs>)>>,
+    open: Mutex<Vec<(Epoch, Arc<VarveFs>)>>,
     /// The row locks of views by epoch, as long as one is open.
-    locks: Mutex<BTreeMap<InodeId, Weak<RowLocks>>>,
+    locks: Mutex<BTreeMap<Epoch, Weak<RowLocks>>>,
     /// The objects of views by epoch, as long as one is open or a sync of the store asks for them.
-    of_views: Mutex<BTreeMap<InodeId, Weak<Objects>>>,
+    of_views: Mutex<BTreeMap<Epoch, Weak<Objects>>>,
     /// Which named snapshots have anything that clones have yet to copy, as far as that was asked. It stays so.
-    folded: Mutex<BTreeMap<InodeId, bool>>,
+    folded: Mutex<BTreeMap<Epoch, bool>>,
     /// Batches of unfolding, in any view.
     pub(super) unfoldings: Unfoldings,
     /// Sources that may be needed no more.
@@ -145,7 +146,7 @@ impl Sources {
     }
 
     /// The row locks of the view of the epoch `epoch`: whoever has it open writes to the same rows.
-    fn locks_of(&self, epoch: InodeId) -> Arc<RowLocks> {
+    fn locks_of(&self, epoch: Epoch) -> Arc<RowLocks> {
         let mut locks = self.locks.lock();
         if let Some(shared) = locks.get(&epoch).and_then(Weak::upgrade) {
             return shared;
@@ -158,7 +159,7 @@ impl Sources {
 
     /// The objects of the view of the epoch `epoch`, which sees those of the store as of `sees`: whoever has it open writes to the
     /// same files, and the sync that comes before its rows must know what each has claimed.
-    pub(crate) fn objects_of(&self, epoch: InodeId, sees: Option<InodeId>) -> Arc<Objects> {
+    pub(crate) fn objects_of(&self, epoch: Epoch, sees: Option<Epoch>) -> Arc<Objects> {
         let mut of_views = self.of_views.lock();
         if let Some(shared) = of_views.get(&epoch).and_then(Weak::upgrade) {
             return shared;
@@ -170,7 +171,7 @@ impl Sources {
     }
 
     /// [`Objects::end_claims`] of a view that has ended.
-    pub(crate) fn end_claims(&self, epoch: InodeId) {
+    pub(crate) fn end_claims(&self, epoch: Epoch) {
         let ended = self.of_views.lock().remove(&epoch);
         if let Some(objects) = ended.and_then(|objects| objects.upgrade()) {
             objects.end_claims();
@@ -218,7 +219,7 @@ impl Sources {
     }
 
     /// The source of the epoch `epoch`, opened if it is not.
-    pub(crate) fn open(self: &Arc<Self>, epoch: InodeId) -> FsResult<Arc<VarveFs>> {
+    pub(crate) fn open(self: &Arc<Self>, epoch: Epoch) -> FsResult<Arc<VarveFs>> {
         let mut open = self.open.lock();
         if let Some(at) = open.iter().position(|(known, _)| *known == epoch) {
             let found = open.remove(at);
@@ -242,13 +243,13 @@ impl Sources {
     }
 
     /// A named snapshot as a store in which directories can be unfolded.
-    pub(crate) fn snapshot(&self, epoch: InodeId, stored: &str) -> FsResult<Arc<dyn Store>> {
+    pub(crate) fn snapshot(&self, epoch: Epoch, stored: &str) -> FsResult<Arc<dyn Store>> {
         let _open = self.open.lock();
         self.state(epoch, stored)
     }
 
     /// Whether `snapshot`, the named one of the epoch `epoch`, has anything that clones have yet to copy.
-    pub(crate) fn has_folded(&self, epoch: InodeId, snapshot: &SnapshotStore) -> FsResult<bool> {
+    pub(crate) fn has_folded(&self, epoch: Epoch, snapshot: &SnapshotStore) -> FsResult<bool> {
         if let Some(known) = self.folded.lock().get(&epoch) {
             return Ok(*known);
         }
@@ -261,7 +262,7 @@ impl Sources {
     }
 
     /// REQUIRES: `open` is held, so that a state gets one branch.
-    fn state(&self, epoch: InodeId, stored: &str) -> FsResult<Arc<dyn Store>> {
+    fn state(&self, epoch: Epoch, stored: &str) -> FsResult<Arc<dyn Store>> {
         let snapshot = self.db.open_snapshot(stored).map_err(error::store)?;
         if !self.has_folded(epoch, &snapshot)? {
             return Ok(Arc::new(snapshot));
@@ -283,7 +284,7 @@ impl Sources {
 
     /// Deletes the state of the epoch `epoch`, which the store calls `stored`, with what was unfolded in it. Nobody can begin
     /// to unfold more meanwhile.
-    pub(crate) fn delete(&self, epoch: InodeId, stored: &str) -> FsResult<()> {
+    pub(crate) fn delete(&self, epoch: Epoch, stored: &str) -> FsResult<()> {
         let mut open = self.open.lock();
         open.retain(|(known, _)| *known != epoch);
         let info = info_of(epoch);
@@ -303,11 +304,11 @@ impl Sources {
     }
 
     /// The epochs of all named snapshots.
-    pub(crate) fn epochs(&self) -> Vec<InodeId> {
+    pub(crate) fn epochs(&self) -> Vec<Epoch> {
         epochs_of(&self.db)
     }
 
-    fn name_of(&self, epoch: InodeId) -> Option<String> {
+    fn name_of(&self, epoch: Epoch) -> Option<String> {
         let stored = self.db.snapshots();
         let is_it = |name: &str| parse_name(name).is_some_and(|(known, _)| known == epoch);
         stored.into_iter().find(|stored| is_it(&stored.name)).map(|stored| stored.name)
@@ -315,11 +316,11 @@ impl Sources {
 
     /// Whether something in `state` reads from the source of the epoch `source`. From the end on, as files are
     /// often rewritten in the order of their ids: the tombstones of the references that they returned lie in front.
-    pub(crate) fn lends(&self, source: InodeId, state: &dyn Store) -> FsResult<bool> {
+    pub(crate) fn lends(&self, source: Epoch, state: &dyn Store) -> FsResult<bool> {
         let mut loans = state
             .scan(
                 self.keyspaces.meta,
-                rows_from(RowKey::clone_reference(source, InodeId::new(0))),
+                rows_from(RowKey::clone_reference(source.id(), InodeId::new(0))),
                 Direction::Reverse,
             )
             .map_err(error::store)?;
@@ -327,7 +328,7 @@ impl Sources {
     }
 
     /// Whether any state besides the main view's has something that reads from the source of the epoch `source`.
-    pub(super) fn lends_to_views(&self, source: InodeId) -> FsResult<bool> {
+    pub(super) fn lends_to_views(&self, source: Epoch) -> FsResult<bool> {
         for stored in self.db.snapshots() {
             let Some((epoch, _)) = parse_name(&stored.name) else { continue };
             let state = self.db.open_snapshot(&stored.name).map_err(error::store)?;
@@ -350,9 +351,9 @@ impl Sources {
 
     /// Whether a serializable transaction has something of its own that reads from the source of the epoch `source`. All else in it is
     /// the main view's; to look there as it does would lock it, or fail once it has given way.
-    fn lends_beside(&self, source: InodeId, branch: &Branch) -> FsResult<bool> {
+    fn lends_beside(&self, source: Epoch, branch: &Branch) -> FsResult<bool> {
         let mut lends = false;
-        let range = rows_from(RowKey::clone_reference(source, InodeId::new(0)));
+        let range = rows_from(RowKey::clone_reference(source.id(), InodeId::new(0)));
         let walked = branch.changes_of(self.keyspaces.meta, &range, &mut |_, _, loan| {
             lends |= loan.is_some();
             !lends
@@ -362,13 +363,13 @@ impl Sources {
     }
 
     /// Notes that a reference of `source` was returned. REQUIRES: that is committed.
-    pub(crate) fn note_returned(&self, source: InodeId) {
+    pub(crate) fn note_returned(&self, source: Epoch) {
         self.returned.note(source);
     }
 }
 
 /// The snapshots that clones alone read from: their epochs and how the store calls them.
-pub(super) fn hidden_of(db: &Db) -> BTreeMap<InodeId, String> {
+pub(super) fn hidden_of(db: &Db) -> BTreeMap<Epoch, String> {
     let hidden = db.snapshots().into_iter().filter_map(|stored| {
         let (epoch, name) = parse_name(&stored.name)?;
         let is_hidden = name == HIDDEN_NAME;
@@ -378,16 +379,16 @@ pub(super) fn hidden_of(db: &Db) -> BTreeMap<InodeId, String> {
 }
 
 /// The epochs of all named snapshots of a store.
-pub(crate) fn epochs_of<C: FromIterator<InodeId>>(db: &Db) -> C {
+pub(crate) fn epochs_of<C: FromIterator<Epoch>>(db: &Db) -> C {
     let stored = db.snapshots();
     stored.iter().filter_map(|stored| Some(parse_name(&stored.name)?.0)).collect()
 }
 
-fn info_of(epoch: InodeId) -> Bytes {
+fn info_of(epoch: Epoch) -> Bytes {
     format!("{UNFOLDED}{}", epoch.get()).into_bytes().into()
 }
 
-fn missing(epoch: InodeId) -> FsError {
+fn missing(epoch: Epoch) -> FsError {
     FsError::Storage(format!(
         "the state {epoch} of the store is gone, from which a clone reads; run `varve fsck`"
     ))

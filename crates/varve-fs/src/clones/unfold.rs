@@ -26,6 +26,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use super::names::Copying;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::locks::RowGuards;
@@ -83,6 +84,7 @@ impl VarveFs {
             let Some(source) = self.inode_row(dir)?.and_then(|row| row.source()) else {
                 return Ok(());
             };
+            let source = Epoch::of(source);
             let sources = self.sources()?;
             let found = sources
                 .open(source)
@@ -120,9 +122,9 @@ impl VarveFs {
 
     /// Whether others have unfolded `dir`, which was folded a moment ago. To a serializable view that is a change as those of counts,
     /// which it learns of when it has locked the row to change it.
-    fn is_unfolded_from(&self, dir: InodeId, source: InodeId) -> FsResult<bool> {
+    fn is_unfolded_from(&self, dir: InodeId, source: Epoch) -> FsResult<bool> {
         let _guards = self.lock_rows(&[RowKey::inode(dir)])?;
-        Ok(self.inode_row(dir)?.and_then(|row| row.source()) != Some(source))
+        Ok(self.inode_row(dir)?.and_then(|row| row.source()) != Some(source.id()))
     }
 
     /// The directories in `dir` that are folded.
@@ -143,10 +145,10 @@ impl VarveFs {
     /// A reference row.
     pub(crate) fn clone_reference(
         &self,
-        source: InodeId,
+        source: Epoch,
         ino: InodeId,
     ) -> FsResult<Option<CloneReference>> {
-        let key = RowKey::clone_reference(source, ino);
+        let key = RowKey::clone_reference(source.id(), ino);
         let value = self.store.get(self.meta, &key.to_bytes()).map_err(error::store)?;
         let decode = |value| {
             CloneReference::decode(&value).map_err(|error| error::unreadable(META, key, error))
@@ -159,13 +161,13 @@ impl VarveFs {
     fn unfold_some(
         &self,
         dir: InodeId,
-        (source, from): (InodeId, &VarveFs),
+        (source, from): (Epoch, &VarveFs),
         keys: &[RowKey],
         all_known: bool,
     ) -> FsResult<Step> {
         let mut guards = self.lock_rows(keys)?;
         let mut row = match self.inode_row(dir)? {
-            Some(row) if row.source() == Some(source) => row,
+            Some(row) if row.source() == Some(source.id()) => row,
             _ => return Ok(Step::More),
         };
         let Some(CloneReference::Directory(folded)) = self.clone_reference(source, dir)? else {
@@ -202,10 +204,10 @@ impl VarveFs {
         changes.standing = Standing::Happened;
         if done {
             dir_info_mut(&mut row)?.source = None;
-            changes.delete_meta(RowKey::clone_reference(source, dir));
+            changes.delete_meta(RowKey::clone_reference(source.id(), dir));
         } else {
             changes.put_meta(
-                RowKey::clone_reference(source, dir),
+                RowKey::clone_reference(source.id(), dir),
                 CloneReference::Directory(folded).encode(),
             );
         }

@@ -118,7 +118,8 @@ impl VarveFs {
         plan: &Plan,
     ) -> Result<(), CommitError> {
         // Any loop goes through a directory that was there before.
-        let moved = plan.moved.range(..known.own_from());
+        let base = known.base_epoch();
+        let moved = plan.moved.iter().take_while(|(dir, _)| base.knows(**dir));
         let base = branch.base().map_err(error::store)?;
         let mut rooted = HashSet::from([InodeId::ROOT]);
         for (dir, _) in moved {

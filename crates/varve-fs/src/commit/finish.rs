@@ -26,6 +26,7 @@ use varve_vfs::{FsError, FsResult};
 
 use super::plan::Plan;
 use super::portion::Portion;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::objects::Staged;
@@ -86,7 +87,7 @@ impl VarveFs {
 
     /// What comes after the locks of a commit of rows alone. All who are here at the same time share a sync. What a crash before
     /// it needs is there until it is done: what the view sees of large files is kept, and what it has in files of its own stays.
-    pub(super) fn finish_rows(&self, plan: &Plan, epoch: InodeId) -> FsResult<()> {
+    pub(super) fn finish_rows(&self, plan: &Plan, epoch: Epoch) -> FsResult<()> {
         self.make_durable()?;
         // One at a time, as what views have kept goes from one to the next.
         let views = self.views()?;
@@ -120,7 +121,7 @@ impl VarveFs {
     }
 
     /// Does what may as well come later.
-    pub(super) fn clear_away(&self, plan: &Plan, epoch: InodeId) {
+    pub(super) fn clear_away(&self, plan: &Plan, epoch: Epoch) {
         plan.removed_objects.iter().for_each(|ino| self.reaper.enqueue(*ino));
         for ino in &plan.orphans {
             if let Err(error) = self.reap_orphan(*ino) {
@@ -260,7 +261,7 @@ impl VarveFs {
 
     /// Finishes the commit of a transaction that had written to the large file `ino`. If that cannot be, as what it had
     /// written is gone or damaged, the pending row stays, for the check.
-    pub(crate) fn install_pending(&self, ino: InodeId, view: InodeId) -> FsResult<()> {
+    pub(crate) fn install_pending(&self, ino: InodeId, view: Epoch) -> FsResult<()> {
         let own = view_dir(&self.dir, view);
         let path = self.objects.path(ino);
         match self.objects.staged(ino, &own)? {

@@ -48,7 +48,7 @@ impl<'a> Joining<'a> {
 
     fn write_pending(&mut self) -> StoreResult<()> {
         let (meta, mut portion) = (self.fs.meta, Portion::new());
-        let install = Pending::ObjectInstall { view: self.txn.epoch }.encode();
+        let install = Pending::ObjectInstall { view: self.txn.epoch.id() }.encode();
         for ino in self.installs {
             let key = RowKey::pending(*ino).to_bytes();
             let before = self.branch.get(meta, &key)?.filter(|before| *before != install);

@@ -112,7 +112,7 @@ impl VarveFs {
         let was = base.get(keyspace, &key).map_err(error::store)?;
         let clash = Clash { keyspace, key: &key, base: was, theirs: theirs.clone(), ours };
         let [then, now] = [base, self.store.as_ref()].map(|store| self.inodes_of(store));
-        let sides = Sides { epoch: txn.epoch, base: &then, theirs: &now };
+        let sides = Sides { epoch: txn.epoch.id(), base: &then, theirs: &now };
         Ok(match self.decided(&clash, (txn.purpose, &sides), plan) {
             Merged::Value(value) => Some(value),
             Merged::Deleted => None,

@@ -85,6 +85,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use self::joining::Joining;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{read_inode_row, read_pending_row};
@@ -155,7 +156,7 @@ pub(crate) struct Ending<'a> {
     /// Done when it is committed.
     pub(crate) then: Option<&'a dyn Fn() -> FsResult<()>>,
     /// Inodes from this one on are unknown to the main view, if that is said.
-    pub(crate) new_from: Option<InodeId>,
+    pub(crate) new_from: Option<Epoch>,
     /// Of which files of the main view mapped memory was written.
     pub(crate) written_back: BTreeSet<InodeId>,
     /// How often.
@@ -219,7 +220,7 @@ impl VarveFs {
         if let Some(serial) = &view.serial {
             serial.settle().map_err(error::store)?;
         }
-        let known = txn.with_new_from(ending.new_from.unwrap_or(txn.epoch));
+        let known = txn.with_epoch(ending.new_from.unwrap_or(txn.epoch));
         // A pair that comes while it is found out what the commit means finds the dictionary that it is put into; and a state
         // that was is to be again with its dictionaries.
         let (held, _stopped) = match txn.purpose {
@@ -345,7 +346,7 @@ impl VarveFs {
         let base = branch.base().map_err(error::store)?;
         let [base, theirs] =
             [&base as &dyn Store, self.store.as_ref()].map(|store| self.inodes_of(store));
-        let sides = Sides { epoch: txn.epoch, base: &base, theirs: &theirs };
+        let sides = Sides { epoch: txn.epoch.id(), base: &base, theirs: &theirs };
         let mut joining = Joining::new(self, branch, txn, plan, installs);
         let joined = joining.write();
         let mut names = BTreeSet::new();
@@ -421,7 +422,7 @@ impl VarveFs {
         view: &VarveFs,
         plan: &Plan,
         (installs, own): (&[InodeId], &Path),
-        epoch: InodeId,
+        epoch: Epoch,
     ) -> Result<BTreeSet<InodeId>, CommitError> {
         // What the kernel reads straight cannot wait until all is written.
         let straight =

@@ -16,6 +16,7 @@ use varve_types::InodeId;
 use varve_vfs::FsResult;
 
 use super::attributes::Attributes;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::transactions::{Isolation, Transaction};
@@ -53,7 +54,7 @@ pub(super) struct Plan {
     pub(crate) shrunk: Vec<InodeId>,
     pub(crate) orphans: BTreeSet<InodeId>,
     /// Sources of loans that the main view has no more.
-    pub(crate) returned: BTreeSet<InodeId>,
+    pub(crate) returned: BTreeSet<Epoch>,
     /// Files of which the view has an object that is half made.
     pub(crate) begun: HashSet<InodeId>,
     /// Rows of directories that change in no other way than by what they count, and whose extended attributes do not change.
@@ -141,7 +142,7 @@ impl VarveFs {
         };
         match key.meta_kind() {
             MetaRow::Entry(dir, _) => {
-                let is_old = dir < txn.own_from();
+                let is_old = txn.base_epoch().knows(dir);
                 let theirs = if is_old { theirs()? } else { None };
                 if theirs == ours {
                     return Ok(());
@@ -155,7 +156,7 @@ impl VarveFs {
                 self.plan_names(plan, txn, (dir, key), rows)?;
             }
             MetaRow::Inode(ino) => {
-                let is_old = ino < txn.own_from();
+                let is_old = txn.base_epoch().knows(ino);
                 let theirs = if is_old { theirs()? } else { None };
                 let after = if is_old { comes_to(plan, &theirs)? } else { ours.clone() };
                 let inode = |row: Option<Bytes>| {
@@ -174,9 +175,11 @@ impl VarveFs {
                 }
                 _ => {}
             },
-            MetaRow::Limits(dir) if ours.is_some() && dir < txn.epoch => plan.limited.push(dir),
+            MetaRow::Limits(dir) if ours.is_some() && txn.epoch.knows(dir) => {
+                plan.limited.push(dir)
+            }
             MetaRow::CloneReference(source, _) if ours.is_none() => {
-                plan.returned.insert(source);
+                plan.returned.insert(Epoch::of(source));
             }
             MetaRow::Mark(_) => plan.marks.extend(ours.map(|value| (key, value))),
             _ => {}
@@ -202,7 +205,7 @@ impl VarveFs {
         if theirs == after {
             return Ok(());
         }
-        let is_old = dir < txn.own_from();
+        let is_old = txn.base_epoch().knows(dir);
         if dir == InodeId::ROOT || (is_old && self.session.inodes.place(dir)?.is_some()) {
             let differs = |one: &EntryRow, other: &EntryRow| -> Vec<(InodeId, Bytes)> {
                 let named = one.names().iter();
@@ -323,6 +326,7 @@ impl VarveFs {
 
     /// Whether the kernel may know an inode that the transaction has changed.
     fn may_know(&self, txn: &Transaction, ino: InodeId) -> FsResult<bool> {
-        Ok(ino < txn.epoch || (ino < txn.own_from() && self.session.inodes.place(ino)?.is_some()))
+        Ok(txn.epoch.knows(ino)
+            || (txn.base_epoch().knows(ino) && self.session.inodes.place(ino)?.is_some()))
     }
 }

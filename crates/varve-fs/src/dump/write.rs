@@ -33,6 +33,7 @@ use super::line::{
 use super::objects::pieces;
 use super::{Counts, Steps};
 use crate::dictionaries::unreadable;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::error::invalid;
 use crate::fs::VarveFs;
@@ -340,7 +341,7 @@ impl Dump<'_> {
 
     /// The bytes of a file that are with another.
     fn lent(&mut self, inode: &Inode, borrowed: SharedContent) -> FsResult<()> {
-        let from = self.fs.sources()?.open(borrowed.source)?;
+        let from = self.fs.sources()?.open(Epoch::of(borrowed.source))?;
         if borrowed.blocks.is_some() {
             let object = from.objects.open(borrowed.ino, OpenMode::Read)?;
             let mut take = |at, bytes: &[u8]| self.data(inode.ino, at, bytes);

@@ -9,6 +9,7 @@ use varve_vfs::FsResult;
 use super::fact::{Seen, What};
 use super::inodes::CountedInode;
 use super::{At, Check, Finding};
+use crate::epoch::Epoch;
 
 /// What rows say of the references and remaps of one inode.
 #[derive(Default)]
@@ -59,7 +60,7 @@ impl Check<'_> {
         }
         if let Some((source, _)) = wanted {
             let sources = self.volume.sources.as_ref();
-            if sources.is_some_and(|all| !all.contains(&InodeId::new(source))) {
+            if sources.is_some_and(|all| !all.contains(&Epoch::new(source))) {
                 self.found(Finding::SourceGone { ino, state: source }, known.at())?;
             } else if wanted.is_some_and(|wanted| !known.lent.loans.contains(&wanted)) {
                 self.found(Finding::MissingLoan { ino, state: source }, known.at())?;

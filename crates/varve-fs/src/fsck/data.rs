@@ -11,6 +11,7 @@ use super::fact::{ContentKind, Seen};
 use super::inodes::{CountedInode, PHASE, Row};
 use super::names::printable;
 use super::{At, Check, Finding};
+use crate::epoch::Epoch;
 use crate::ids::is_inode_id;
 use crate::objects::Staged;
 use crate::superblock::view_dir;
@@ -120,7 +121,11 @@ impl Check<'_> {
     pub(super) fn check_object(&mut self, known: &CountedInode, is_there: bool) -> FsResult<()> {
         let ino = known.ino.get();
         if let Some(Pending::ObjectInstall { view }) = known.pending {
-            match self.volume.objects.staged(known.ino, &view_dir(&self.volume.dir, view))? {
+            match self
+                .volume
+                .objects
+                .staged(known.ino, &view_dir(&self.volume.dir, Epoch::of(view)))?
+            {
                 Staged::Nothing => {}
                 Staged::Damaged(detail) => {
                     self.report.objects += u64::from(is_there);

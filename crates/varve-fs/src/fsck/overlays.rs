@@ -14,6 +14,7 @@ use super::Check;
 use super::finding::{At, Finding};
 use super::losses::path_of_dir_in;
 use super::names::printable;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::overlay::{EXTENSION, Overlay};
 use crate::preimages::{inspect_mark, marked_by};
@@ -93,7 +94,7 @@ impl Check<'_> {
     }
 
     /// Whether there is a snapshot or transaction of this epoch.
-    fn has_view(&self, epoch: InodeId) -> bool {
+    fn has_view(&self, epoch: Epoch) -> bool {
         let Some(db) = &self.volume.db else { return false };
         let is_snapshot = |stored: &str| parse_name(stored).is_some_and(|(own, _)| own == epoch);
         db.snapshots().iter().any(|stored| is_snapshot(&stored.name))
@@ -110,7 +111,7 @@ impl Check<'_> {
     }
 
     /// What the view of an epoch is called, and the path that an inode has there. Costs what the view has.
-    fn seen_as(&self, epoch: InodeId, ino: InodeId) -> FsResult<(String, String)> {
+    fn seen_as(&self, epoch: Epoch, ino: InodeId) -> FsResult<(String, String)> {
         let number = || format!("inode {ino}");
         let Some(db) = &self.volume.db else { return Ok(("a view".to_owned(), number())) };
         let mut snapshots = db.snapshots().into_iter();
@@ -151,8 +152,8 @@ impl Check<'_> {
 }
 
 /// The epoch of the view and the inode that a file below `kept/` or `views/` is of.
-fn seen_by(path: &Path) -> Option<(InodeId, InodeId)> {
-    let number = |text: Option<&std::ffi::OsStr>| text?.to_str()?.parse().ok().map(InodeId::new);
-    let epoch = path.ancestors().nth(3).and_then(Path::file_name);
-    Some((number(epoch)?, number(path.file_stem())?))
+fn seen_by(path: &Path) -> Option<(Epoch, InodeId)> {
+    let epoch = path.ancestors().nth(3)?.file_name()?.to_str()?;
+    let ino = path.file_stem()?.to_str()?.parse().ok()?;
+    Some((Epoch::parse(epoch)?, InodeId::new(ino)))
 }

@@ -16,6 +16,7 @@ use varve_vfs::FsResult;
 
 use crate::clones::epochs_of;
 use crate::engine::Engine;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::keyspaces::Keyspaces;
@@ -37,9 +38,9 @@ pub(crate) struct Volume {
     pub(crate) store_id: Option<StoreId>,
     pub(crate) objects: Arc<Objects>,
     /// The epochs of the named snapshots; `None` if the store has none.
-    pub(crate) sources: Option<BTreeSet<InodeId>>,
+    pub(crate) sources: Option<BTreeSet<Epoch>>,
     /// The epochs of the open transactions.
-    pub(crate) transactions: Vec<InodeId>,
+    pub(crate) transactions: Vec<Epoch>,
     /// The store, if it has snapshots and transactions.
     pub(crate) db: Option<Arc<Db>>,
     _lock: Option<Box<dyn FileLock>>,

@@ -70,7 +70,7 @@ impl VarveFs {
         if self.inode_row(ino)?.is_some() {
             return Ok(InodeLocation::Own);
         }
-        if ino.get() >= self.ids.next() {
+        if !self.ids.may_have_handed_out(ino) {
             return Err(FsError::Stale);
         }
         let mut hints = self.session.hints.hold();

@@ -10,6 +10,7 @@ use varve_vfs::FsResult;
 
 use super::Objects;
 use super::paths::{begun_path, object_path};
+use crate::epoch::Epoch;
 use crate::error;
 use crate::files::{copy_file, exists};
 use crate::overlay::blocks_path;
@@ -33,7 +34,7 @@ impl Objects {
         &self,
         inos: &[InodeId],
         dir: &Path,
-        epoch: InodeId,
+        epoch: Epoch,
         others_read: &dyn Fn(InodeId) -> bool,
     ) -> FsResult<BTreeSet<InodeId>> {
         let (mut unsynced, mut copied) = (BTreeSet::new(), BTreeSet::new());
@@ -70,7 +71,7 @@ impl Objects {
         &self,
         ino: InodeId,
         dir: &Path,
-        epoch: InodeId,
+        epoch: Epoch,
         is_read: bool,
         unsynced: &mut BTreeSet<PathBuf>,
     ) -> io::Result<()> {

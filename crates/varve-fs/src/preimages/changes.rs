@@ -9,18 +9,19 @@ use varve_types::InodeId;
 
 use super::ending::inodes_in;
 use super::{Layers, Preimages};
+use crate::epoch::Epoch;
 
 impl Preimages {
     /// The objects that changed after the view `from` began and before the view `until` did, or until now: those that have a
     /// preimage from in between. An object that was saved because a writer had it open may be as it was. Costs the number of preimages.
     pub(crate) fn changed_between(
         &self,
-        from: InodeId,
-        until: Option<InodeId>,
+        from: Epoch,
+        until: Option<Epoch>,
     ) -> io::Result<BTreeSet<InodeId>> {
         let _saving = self.saving.lock();
-        let until = until.unwrap_or(InodeId::new(u64::MAX));
-        let epochs: Vec<InodeId> = self.epochs.read().all.range(from..until).copied().collect();
+        let until = until.unwrap_or(Epoch::LAST);
+        let epochs: Vec<Epoch> = self.epochs.read().all.range(from..until).copied().collect();
         let mut changed = BTreeSet::new();
         for epoch in epochs {
             for upper in self.list(&self.dir.join(epoch.get().to_string()))? {
@@ -37,8 +38,8 @@ impl Preimages {
     /// order, none twice. REQUIRES: both views last.
     pub(crate) fn may_differ(
         &self,
-        (from, base_len): (InodeId, u64),
-        (until, len): (InodeId, u64),
+        (from, base_len): (Epoch, u64),
+        (until, len): (Epoch, u64),
         ino: InodeId,
     ) -> io::Result<Vec<Range<u64>>> {
         let epochs = self.epochs.read();

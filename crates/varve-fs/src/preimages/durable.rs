@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use varve_types::InodeId;
 
 use super::Preimages;
+use crate::epoch::Epoch;
 use crate::files::create_dirs_between;
 use crate::overlay::{Overlay, blocks_path};
 
@@ -77,7 +78,7 @@ impl Preimages {
     }
 
     /// Whether there is a durable preimage of the whole object at an epoch. REQUIRES: `saving`.
-    pub(super) fn holds_all(&self, epoch: InodeId, ino: InodeId) -> io::Result<bool> {
+    pub(super) fn holds_all(&self, epoch: Epoch, ino: InodeId) -> io::Result<bool> {
         let has_all = self.has_all(epoch, ino)?;
         if has_all {
             self.rely_on_name(&self.path(epoch, ino))?;

@@ -10,12 +10,13 @@ use varve_types::InodeId;
 
 use super::Preimages;
 use super::marks::mark_path;
+use crate::epoch::Epoch;
 use crate::files::{exists, remove_tree};
 use crate::overlay::blocks_path;
 
 impl Preimages {
     /// No view of this epoch is left: what nobody else needs goes. Costs the number of preimages there.
-    pub(crate) fn end(&self, epoch: InodeId) -> io::Result<()> {
+    pub(crate) fn end(&self, epoch: Epoch) -> io::Result<()> {
         self.retire(epoch);
         let before = self.epochs.read().all.range(..epoch).next_back().copied();
         let top = self.dir.join(epoch.get().to_string());
@@ -23,7 +24,7 @@ impl Preimages {
         for upper in self.list(&top)? {
             for lower in self.list(&upper)? {
                 for ino in inodes_in(&self.list(&lower)?) {
-                    let Some(before) = before.filter(|before| ino < *before) else { continue };
+                    let Some(before) = before.filter(|before| before.knows(ino)) else { continue };
                     let _saving = self.saving.lock();
                     // The others need not wait for one that cannot be read.
                     failed = failed.or(self.pass_on(ino, epoch, before).err());
@@ -42,7 +43,7 @@ impl Preimages {
     }
 
     /// Gives the preimages at `epoch` to the epoch before it, as far as that one needs them. REQUIRES: `saving`.
-    pub(super) fn pass_on(&self, ino: InodeId, epoch: InodeId, before: InodeId) -> io::Result<()> {
+    pub(super) fn pass_on(&self, ino: InodeId, epoch: Epoch, before: Epoch) -> io::Result<()> {
         let (later, earlier) = (self.path(epoch, ino), self.path(before, ino));
         let (later_blocks, earlier_blocks) = (blocks_path(&later), blocks_path(&earlier));
         let has_all = exists(self.env.as_ref(), &later)?;
@@ -142,13 +143,13 @@ impl Preimages {
 
     /// The epochs that have preimages although there is no such view any more: of views that were ending.
     /// The newest first, as what they pass on must pass all of them.
-    pub(crate) fn ended(&self) -> io::Result<Vec<InodeId>> {
+    pub(crate) fn ended(&self) -> io::Result<Vec<Epoch>> {
         let epochs = self.epochs.read();
         let listed = self.list(&self.dir)?.into_iter().filter_map(|path| {
-            let epoch = InodeId::new(path.file_name()?.to_str()?.parse().ok()?);
+            let epoch = Epoch::parse(path.file_name()?.to_str()?)?;
             (!epochs.all.contains(&epoch)).then_some(epoch)
         });
-        let mut ended: Vec<InodeId> = listed.collect();
+        let mut ended: Vec<Epoch> = listed.collect();
         ended.sort_unstable_by(|a, b| b.cmp(a));
         Ok(ended)
     }

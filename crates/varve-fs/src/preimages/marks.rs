@@ -8,6 +8,7 @@ use varve_env::{Env, OpenMode};
 use varve_types::InodeId;
 
 use super::Preimages;
+use crate::epoch::Epoch;
 use crate::files::exists;
 use crate::overlay::{EXTENSION, blocks_path};
 
@@ -111,12 +112,7 @@ impl Preimages {
 
     /// Whether there was a preimage of the object at an epoch whose view is there, and it is gone. REQUIRES: all of it is not there, nor are
     /// blocks unless it `has_blocks`.
-    pub(super) fn is_lost(
-        &self,
-        epoch: InodeId,
-        ino: InodeId,
-        has_blocks: bool,
-    ) -> io::Result<bool> {
+    pub(super) fn is_lost(&self, epoch: Epoch, ino: InodeId, has_blocks: bool) -> io::Result<bool> {
         // The preimages of a view that has ended have moved on.
         if !self.epochs.read().is_live(epoch) {
             return Ok(false);

@@ -57,6 +57,7 @@ use varve_env::{Env, File, OpenMode};
 use varve_schema::overlay::OverlayKind;
 use varve_types::InodeId;
 
+use crate::epoch::Epoch;
 use crate::files::{copy_file, exists};
 use crate::objects::{begun_path, object_path};
 use crate::overlay::{FileBase, Overlay, Overlays, blocks_path};
@@ -94,19 +95,19 @@ pub(crate) struct Preimages {
 #[derive(Debug, Default)]
 struct Epochs {
     /// The epochs at which there may be preimages.
-    all: BTreeSet<InodeId>,
+    all: BTreeSet<Epoch>,
     /// The epochs among them whose views have ended.
-    ended: BTreeSet<InodeId>,
+    ended: BTreeSet<Epoch>,
 }
 
 impl Epochs {
     /// Whether there is a view of this epoch.
-    fn is_live(&self, epoch: InodeId) -> bool {
+    fn is_live(&self, epoch: Epoch) -> bool {
         self.all.contains(&epoch) && !self.ended.contains(&epoch)
     }
 
     /// The epochs of the views that there are, the newest first.
-    fn live(&self) -> impl Iterator<Item = InodeId> {
+    fn live(&self) -> impl Iterator<Item = Epoch> {
         self.all.iter().rev().filter(|epoch| !self.ended.contains(epoch)).copied()
     }
 }
@@ -140,14 +141,14 @@ impl Preimages {
     }
 
     /// From now on preimages are saved for a view of this epoch.
-    pub(crate) fn begin(&self, epoch: InodeId) {
+    pub(crate) fn begin(&self, epoch: Epoch) {
         self.alter(|epochs| {
             epochs.all.insert(epoch);
         });
     }
 
     /// From now on no preimage is saved for the view of this epoch, which has ended. Its preimages serve the views before it.
-    pub(crate) fn retire(&self, epoch: InodeId) {
+    pub(crate) fn retire(&self, epoch: Epoch) {
         self.alter(|epochs| {
             epochs.all.insert(epoch);
             epochs.ended.insert(epoch);
@@ -158,7 +159,7 @@ impl Preimages {
         let _nobody_writes = self.writing.write();
         let mut epochs = self.epochs.write();
         alter(&mut epochs);
-        let newest = epochs.live().next().map_or(0, InodeId::get);
+        let newest = epochs.live().next().map_or(0, Epoch::get);
         self.newest.store(newest, Ordering::Release);
     }
 
@@ -174,21 +175,21 @@ impl Preimages {
     }
 
     /// The newest epoch, if a view of it may see the object of `ino`.
-    fn newest_for(&self, ino: InodeId) -> Option<InodeId> {
-        let newest = InodeId::new(self.newest.load(Ordering::Acquire));
-        (ino < newest).then_some(newest)
+    fn newest_for(&self, ino: InodeId) -> Option<Epoch> {
+        let newest = Epoch::new(self.newest.load(Ordering::Acquire));
+        newest.knows(ino).then_some(newest)
     }
 
-    fn path(&self, epoch: InodeId, ino: InodeId) -> PathBuf {
+    fn path(&self, epoch: Epoch, ino: InodeId) -> PathBuf {
         object_path(&self.dir.join(epoch.get().to_string()), ino)
     }
 
-    fn blocks(&self, epoch: InodeId, ino: InodeId) -> io::Result<Option<Arc<Overlay>>> {
+    fn blocks(&self, epoch: Epoch, ino: InodeId) -> io::Result<Option<Arc<Overlay>>> {
         self.overlays.get(&blocks_path(&self.path(epoch, ino)))
     }
 
     /// Whether there is a preimage of the whole object at an epoch.
-    fn has_all(&self, epoch: InodeId, ino: InodeId) -> io::Result<bool> {
+    fn has_all(&self, epoch: Epoch, ino: InodeId) -> io::Result<bool> {
         exists(self.env.as_ref(), &self.path(epoch, ino))
     }
 
@@ -210,7 +211,7 @@ impl Preimages {
 
     fn save(
         &self,
-        newest: InodeId,
+        newest: Epoch,
         ino: InodeId,
         object: &dyn File,
         bytes: &Range<u64>,
@@ -239,7 +240,7 @@ impl Preimages {
     /// The overlay at an epoch, which is begun if there is none; `None` if there is a preimage of the whole object, or the preimage is lost.
     fn version(
         &self,
-        newest: InodeId,
+        newest: Epoch,
         ino: InodeId,
         object: &dyn File,
     ) -> io::Result<Option<Arc<Overlay>>> {
@@ -269,8 +270,8 @@ impl Preimages {
 
     /// Gives the preimages that views which are ending have of an object to the newest view, so that nothing lies between that and the
     /// object. REQUIRES: `saving`.
-    fn settle(&self, newest: InodeId, ino: InodeId) -> io::Result<()> {
-        let epochs: Vec<InodeId> = self.epochs.read().all.range(newest..).copied().collect();
+    fn settle(&self, newest: Epoch, ino: InodeId) -> io::Result<()> {
+        let epochs: Vec<Epoch> = self.epochs.read().all.range(newest..).copied().collect();
         for pair in epochs.windows(2).rev() {
             self.pass_on(ino, pair[1], pair[0])?;
         }
@@ -278,7 +279,7 @@ impl Preimages {
     }
 
     /// The same; says whether there is a durable preimage of the whole object there then. REQUIRES: `saving`.
-    fn settled_all(&self, newest: InodeId, ino: InodeId) -> io::Result<bool> {
+    fn settled_all(&self, newest: Epoch, ino: InodeId) -> io::Result<bool> {
         self.settle(newest, ino)?;
         self.holds_all(newest, ino)
     }
@@ -318,7 +319,7 @@ impl Preimages {
     /// for which others that save wait.
     pub(crate) fn save_besides(
         &self,
-        epoch: InodeId,
+        epoch: Epoch,
         ino: InodeId,
         object: &dyn File,
         ranges: &[Range<u64>],
@@ -326,16 +327,16 @@ impl Preimages {
     ) -> io::Result<()> {
         let _writing = self.writing.read();
         let epochs = self.epochs.read().live().find(|other| *other != epoch);
-        let Some(newest) = epochs.filter(|newest| ino < *newest) else { return Ok(()) };
+        let Some(newest) = epochs.filter(|newest| newest.knows(ino)) else { return Ok(()) };
         let _saving = self.saving.lock();
         // The preimages of the view itself and of views that are ending are older than the object.
-        let epochs: Vec<InodeId> = self.epochs.read().all.range(newest..).copied().collect();
+        let epochs: Vec<Epoch> = self.epochs.read().all.range(newest..).copied().collect();
         for epoch in epochs {
             if self.holds_all(epoch, ino)? {
                 return Ok(());
             }
         }
-        let later = self.layers(&self.epochs.read(), newest.get() + 1, ino)?;
+        let later = self.layers(&self.epochs.read(), newest.next(), ino)?;
         let path = self.path(newest, ino);
         let blocks = blocks_path(&path);
         let seen = Stack { blocks: &later.blocks, bottom: object };
@@ -428,9 +429,9 @@ impl Preimages {
     }
 
     /// The versions of an object from an epoch on.
-    fn layers(&self, epochs: &Epochs, from: u64, ino: InodeId) -> io::Result<Layers> {
+    fn layers(&self, epochs: &Epochs, from: Epoch, ino: InodeId) -> io::Result<Layers> {
         let mut layers = Layers::default();
-        for epoch in epochs.all.range(InodeId::new(from)..) {
+        for epoch in epochs.all.range(from..) {
             let Layers { blocks, all } = self.layers_at(epochs, *epoch, ino)?;
             layers.blocks.extend(blocks);
             if all.is_some() {
@@ -442,7 +443,7 @@ impl Preimages {
     }
 
     /// The versions of an object at one epoch.
-    fn layers_at(&self, epochs: &Epochs, epoch: InodeId, ino: InodeId) -> io::Result<Layers> {
+    fn layers_at(&self, epochs: &Epochs, epoch: Epoch, ino: InodeId) -> io::Result<Layers> {
         let blocks: Vec<_> = self.blocks(epoch, ino)?.into_iter().collect();
         let all = match self.env.open(&self.path(epoch, ino), OpenMode::Read) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -462,7 +463,7 @@ impl Preimages {
     /// is stale if the view has ended, as no preimage is saved for it any more.
     pub(crate) fn read<T>(
         &self,
-        epoch: InodeId,
+        epoch: Epoch,
         ino: InodeId,
         object: &Path,
         with: impl FnOnce(&dyn File) -> io::Result<T>,
@@ -471,7 +472,7 @@ impl Preimages {
         if !epochs.is_live(epoch) {
             return Err(io::ErrorKind::StaleNetworkFileHandle.into());
         }
-        let Layers { blocks, all } = self.layers(&epochs, epoch.get(), ino)?;
+        let Layers { blocks, all } = self.layers(&epochs, epoch, ino)?;
         let bottom = match all {
             Some(all) => all,
             None => self.env.open(object, OpenMode::Read)?,

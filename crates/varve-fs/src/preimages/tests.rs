@@ -13,12 +13,13 @@ use varve_types::FileName;
 use varve_vfs::{Caller, OpenFlags, Vfs};
 
 use super::*;
+use crate::epoch::Epoch;
 use crate::files::create_dirs_between;
 use crate::{FormatOptions, MountOptions, TransactionOptions, VarveFs};
 
 const INO: InodeId = InodeId::new(100);
-const FIRST: InodeId = InodeId::new(200);
-const SECOND: InodeId = InodeId::new(300);
+const FIRST: Epoch = Epoch::new(200);
+const SECOND: Epoch = Epoch::new(300);
 /// Longer than it takes who does not wait.
 const A_WHILE: Duration = Duration::from_millis(200);
 const PIECE: Range<u64> = 0..9;
@@ -58,7 +59,7 @@ impl Rig {
     }
 
     /// The piece as the view of `epoch` sees it, read when `during` has returned, which is called while nobody must change it.
-    fn read_after(&self, epoch: InodeId, during: impl FnOnce() + Send) -> [u8; 9] {
+    fn read_after(&self, epoch: Epoch, during: impl FnOnce() + Send) -> [u8; 9] {
         let mut seen = [0; 9];
         let read = |file: &dyn File| {
             during();
@@ -415,7 +416,7 @@ fn what_ended_views_left_waits_for_a_sync_that_succeeds() {
 fn any_number_of_versions_is_read_through() {
     let rig = Rig::new();
     for n in 0..1000 {
-        rig.preimages.begin(InodeId::new(FIRST.get() + n));
+        rig.preimages.begin(Epoch::new(FIRST.get() + n));
         rig.change((n % 250) as u8 + 2);
     }
     let mut seen = [0; 9];
@@ -440,7 +441,7 @@ fn each_view_sees_what_the_object_was_whatever_the_others_keep() {
         rig.preimages.shares.store(rng.chance(20), Ordering::Relaxed);
         let (mut now, mut views) = (vec![1; 3 * BLOCK_BYTES as usize], Vec::new());
         for n in 0..12 {
-            let epoch = InodeId::new(FIRST.get() + n);
+            let epoch = Epoch::new(FIRST.get() + n);
             rig.preimages.begin(epoch);
             views.push((epoch, now.clone()));
             for byte in 2..2 + rng.below(4) as u8 {

@@ -15,6 +15,7 @@ use varve_schema::{CloneReference, EntryRow, InodeLocation, META, RowKey};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 
@@ -59,7 +60,9 @@ impl VarveFs {
         let mut left: Vec<InodeId> = folded.dirs.into_iter().collect();
         while let Some(dir) = left.pop() {
             let Some(source) = view.inode_row(dir)?.and_then(|row| row.source()) else { continue };
-            let Some(CloneReference::Directory(below)) = view.clone_reference(source, dir)? else {
+            let Some(CloneReference::Directory(below)) =
+                view.clone_reference(Epoch::of(source), dir)?
+            else {
                 continue;
             };
             let key = RowKey::clone_reference(source, dir);

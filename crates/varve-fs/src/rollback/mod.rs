@@ -37,6 +37,7 @@ use varve_vfs::{FsError, FsResult};
 use crate::commit::Committed;
 use crate::commit::{CommitError, Ending};
 use crate::dictionaries::unreadable;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::fsck::Progress;
@@ -153,7 +154,7 @@ impl VarveFs {
     fn undo(
         &self,
         txn: &Transaction,
-        epoch: InodeId,
+        epoch: Epoch,
         before: &SnapshotStore,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(SnapshotStore, FoldedThen), RollBackError> {

@@ -11,6 +11,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use super::{for_each_xattr_row, read_entry_row, read_path, rows_from};
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 
@@ -88,7 +89,7 @@ impl VarveFs {
         self.accounts.commit(changes)?;
         // No sooner: who is told looks for loans at once, and would still find this one.
         if let Some(sources) = &self.sources {
-            released.into_iter().for_each(|source| sources.note_returned(source));
+            released.into_iter().for_each(|source| sources.note_returned(Epoch::of(source)));
         }
         Ok(())
     }

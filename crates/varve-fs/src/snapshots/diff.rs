@@ -30,6 +30,7 @@ use varve_types::{InodeId, KeyspaceId, Timestamp};
 use varve_vfs::FsResult;
 
 use super::Span;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{read_entry_row, read_inode_row, read_path, read_pending_row};
@@ -133,7 +134,7 @@ impl<'a> Side<'a> {
 /// What has been found.
 struct Walk<'a> {
     /// Inodes from this one on were not there before.
-    epoch: InodeId,
+    epoch: Epoch,
     before: Side<'a>,
     after: Side<'a>,
     /// Inodes whose bytes or extended attributes were written to.
@@ -167,7 +168,7 @@ impl VarveFs {
         let own = view_dir(&self.dir, txn.epoch);
         let own = self.objects.of_view(own, txn.sees_objects_of()).own_inodes()?;
         let mut walk =
-            Walk::new(txn.own_from(), Side::new(base, self.meta), Side::new(&branch, self.meta));
+            Walk::new(txn.base_epoch(), Side::new(base, self.meta), Side::new(&branch, self.meta));
         walk.written.extend(own);
         self.tell(walk, &|each| branch.changes(each))
     }
@@ -177,7 +178,7 @@ impl VarveFs {
     pub fn snapshot_diff(&self, from: &str, to: Option<&str>) -> FsResult<Diff> {
         let Span { before, after, written } = self.span(from, to)?;
         // Files that are younger than the older snapshot are looked up in vain, which costs little.
-        let new_from = InodeId::new(u64::MAX);
+        let new_from = Epoch::LAST;
         let mut walk =
             Walk::new(new_from, Side::new(&before, self.meta), Side::new(&after, self.meta));
         walk.written.extend(written);
@@ -219,7 +220,7 @@ impl VarveFs {
         let walked = rows(&mut |keyspace, key, _| {
             if let Some(key) = RowKey::from_bytes(key).filter(|_| keyspace == self.data) {
                 let (DataRow::Chunk(ino, _) | DataRow::Xattr(ino)) = key.data_kind();
-                if ino < walk.epoch {
+                if walk.epoch.knows(ino) {
                     walk.written.insert(ino);
                 }
             }
@@ -245,7 +246,7 @@ impl VarveFs {
 }
 
 impl<'a> Walk<'a> {
-    fn new(epoch: InodeId, before: Side<'a>, after: Side<'a>) -> Walk<'a> {
+    fn new(epoch: Epoch, before: Side<'a>, after: Side<'a>) -> Walk<'a> {
         Walk {
             epoch,
             before,
@@ -290,19 +291,20 @@ impl<'a> Walk<'a> {
                 let ours = ours.as_ref().map(EntryRow::decode).transpose().map_err(unreadable)?;
                 self.names(dir, key, &ours.unwrap_or_default())?;
             }
-            MetaRow::Inode(ino) if ino < self.epoch => {
+            MetaRow::Inode(ino) if self.epoch.knows(ino) => {
                 if let Some(ours) = &ours {
                     self.inode(&decode_inode_row(ours).map_err(unreadable)?)?;
                 }
             }
-            MetaRow::Limits(dir) if dir < self.epoch => drop(self.dirs.insert(dir)),
+            MetaRow::Limits(dir) if self.epoch.knows(dir) => drop(self.dirs.insert(dir)),
             _ => {}
         }
         Ok(())
     }
 
     fn names(&mut self, dir: InodeId, key: RowKey, ours: &EntryRow) -> FsResult<()> {
-        let base = if dir < self.epoch { self.before.names(key)? } else { EntryRow::default() };
+        let base =
+            if self.epoch.knows(dir) { self.before.names(key)? } else { EntryRow::default() };
         for was in base.names() {
             let name = (dir, was.name.clone());
             match ours.find(&was.name) {

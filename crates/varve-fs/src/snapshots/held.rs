@@ -1,28 +1,29 @@
 //! Snapshots that must not be deleted, as they are being sent or received upon.
 
 use parking_lot::Mutex;
-use varve_types::InodeId;
+
+use crate::epoch::Epoch;
 
 /// The epochs of the snapshots that are held, once for each time.
 #[derive(Debug, Default)]
-pub(crate) struct HeldEpochs(Mutex<Vec<InodeId>>);
+pub(crate) struct HeldEpochs(Mutex<Vec<Epoch>>);
 
 /// Keeps snapshots from being deleted until it is dropped.
 pub(crate) struct HeldSnapshots<'a> {
     held: &'a HeldEpochs,
     /// Their epochs, and the names by which the engine knows them.
-    pub(crate) snapshots: Vec<(InodeId, String)>,
+    pub(crate) snapshots: Vec<(Epoch, String)>,
 }
 
 impl HeldEpochs {
     /// Holds these snapshots. REQUIRES: no view begins or ends.
-    pub(super) fn hold(&self, snapshots: Vec<(InodeId, String)>) -> HeldSnapshots<'_> {
+    pub(super) fn hold(&self, snapshots: Vec<(Epoch, String)>) -> HeldSnapshots<'_> {
         self.0.lock().extend(snapshots.iter().map(|(epoch, _)| *epoch));
         HeldSnapshots { held: self, snapshots }
     }
 
     /// Whether the snapshot of this epoch is held.
-    pub(super) fn contains(&self, epoch: InodeId) -> bool {
+    pub(super) fn contains(&self, epoch: Epoch) -> bool {
         self.0.lock().contains(&epoch)
     }
 }

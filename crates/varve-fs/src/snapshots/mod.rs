@@ -16,6 +16,7 @@ use varve_engine::SnapshotStore;
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::lost::{LOST_NAME, Lost};
@@ -43,7 +44,7 @@ impl VarveFs {
         if self.find_snapshot(name)?.is_some() {
             return Err(FsError::Exists);
         }
-        let pin = |epoch: InodeId| {
+        let pin = |epoch: Epoch| {
             let stored = stored_name(epoch, &format!("{:016x}", self.env.random()), name);
             views.db().create_snapshot(&stored)?;
             Ok(stored)
@@ -52,7 +53,7 @@ impl VarveFs {
     }
 
     /// The epoch of a snapshot and how the store calls it, if there is such a snapshot.
-    pub(crate) fn find_snapshot(&self, name: &str) -> FsResult<Option<(InodeId, String)>> {
+    pub(crate) fn find_snapshot(&self, name: &str) -> FsResult<Option<(Epoch, String)>> {
         let stored = self.views()?.db().snapshots();
         Ok(stored.into_iter().find_map(|stored| {
             let (epoch, known) = parse_name(&stored.name)?;
@@ -98,7 +99,7 @@ impl VarveFs {
     }
 
     /// Refuses a snapshot of which a repair lost rows: those that are absent would be taken for holes.
-    pub(crate) fn require_whole(&self, epoch: InodeId) -> FsResult<()> {
+    pub(crate) fn require_whole(&self, epoch: Epoch) -> FsResult<()> {
         let lost = Lost::read(self.env.as_ref(), &self.dir);
         let lost = lost.map_err(|error| error::object("read", &self.dir.join(LOST_NAME), error))?;
         if lost.seen_at(epoch).is_empty() {
@@ -128,8 +129,8 @@ impl VarveFs {
     /// Large files that may have been written to after the view of epoch `from` began, and before that of `until` did.
     pub(crate) fn written_between(
         &self,
-        from: InodeId,
-        until: Option<InodeId>,
+        from: Epoch,
+        until: Option<Epoch>,
     ) -> FsResult<BTreeSet<InodeId>> {
         let Some(preimages) = self.objects.preimages() else { return Err(FsError::Stale) };
         let written = preimages.changed_between(from, until);

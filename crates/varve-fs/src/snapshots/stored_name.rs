@@ -5,8 +5,9 @@
 //! EPOCH@NAME      a snapshot of an earlier version of this program, and one that only clones read from
 //! ```
 
-use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
+
+use crate::epoch::Epoch;
 
 /// The longest name of a snapshot, in bytes.
 const NAME_BYTES_MAX: usize = 200;
@@ -15,19 +16,19 @@ const NAME_BYTES_MAX: usize = 200;
 pub(crate) const HIDDEN_NAME: &str = ".clone";
 
 /// Splits the name by which the engine knows a snapshot into epoch and name.
-pub(crate) fn parse_name(stored: &str) -> Option<(InodeId, &str)> {
+pub(crate) fn parse_name(stored: &str) -> Option<(Epoch, &str)> {
     let (epoch, name) = stored.split_once('@')?;
     let epoch = epoch.split_once(':').map_or(epoch, |(epoch, _)| epoch);
-    Some((InodeId::new(epoch.parse().ok()?), name))
+    Some((Epoch::parse(epoch)?, name))
 }
 
 /// The name by which the engine knows a snapshot.
-pub(crate) fn stored_name(epoch: InodeId, id: &str, name: &str) -> String {
+pub(crate) fn stored_name(epoch: Epoch, id: &str, name: &str) -> String {
     format!("{}:{id}@{name}", epoch.get())
 }
 
 /// The name by which the engine knows a snapshot that only clones read from.
-pub(crate) fn hidden_name(epoch: InodeId) -> String {
+pub(crate) fn hidden_name(epoch: Epoch) -> String {
     format!("{}@{HIDDEN_NAME}", epoch.get())
 }
 

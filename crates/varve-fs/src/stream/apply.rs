@@ -35,6 +35,7 @@ use super::receive::ReceiveError;
 use super::send::{Progress, Totals};
 use super::{DATA_SPACE, META_SPACE, NAMES_SPACE, PAIRS_SPACE, hex, unhex};
 use crate::commit::Portion;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::objects::Objects;
@@ -64,7 +65,7 @@ pub(super) struct Receiving<'a> {
     staged: Arc<Objects>,
     receipt: Receipt,
     version: u32,
-    inodes_end: InodeId,
+    inodes_end: Epoch,
     /// The numbers of the dictionaries that have names, once their pairs come.
     numbers: Option<BTreeSet<u32>>,
     /// The inode of the last row, if that was of extended attributes, of which more may come.
@@ -110,7 +111,7 @@ impl<'a> Receiving<'a> {
             staged,
             receipt,
             version: header.version,
-            inodes_end: InodeId::new(header.inodes_end),
+            inodes_end: Epoch::new(header.inodes_end),
             numbers: None,
             attributes_of,
             newest: is_all.then_some(InodeId::new(0)),

@@ -16,6 +16,7 @@ use varve_types::{FileName, InodeId};
 use super::receive::ReceiveError;
 use super::{DATA_SPACE, META_SPACE, NAMES_SPACE};
 use crate::dictionaries::check_pair;
+use crate::epoch::Epoch;
 use crate::ids::is_inode_id;
 
 /// The error of a stream that is wrong.
@@ -32,7 +33,7 @@ pub(super) struct Checks<'a> {
     /// How names are hashed.
     pub(super) hasher: &'a NameHasher,
     /// All inodes are below this.
-    pub(super) end: InodeId,
+    pub(super) end: Epoch,
 }
 
 impl Checks<'_> {
@@ -62,7 +63,7 @@ impl Checks<'_> {
     }
 
     fn ino(&self, ino: InodeId) -> Result<(), ReceiveError> {
-        if ino >= self.end {
+        if !self.end.knows(ino) {
             let end = self.end;
             return Err(wrong(&format!("a row of inode {ino}, its header says below {end}")));
         }

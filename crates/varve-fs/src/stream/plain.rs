@@ -27,6 +27,7 @@ use varve_vfs::{FsError, FsResult};
 use super::{DATA_SPACE, META_SPACE, NAMES_SPACE, Space};
 use crate::data::copy_stat;
 use crate::dictionaries::unreadable;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::{pending_rows, read_entry_row, read_inode_row};
@@ -39,7 +40,7 @@ pub(super) struct Plain<'a> {
     fs: &'a VarveFs,
     pub(super) rows: SnapshotStore,
     /// As of which large files are seen; `None`: as they are.
-    epoch: Option<InodeId>,
+    epoch: Option<Epoch>,
     /// Files without a name.
     nameless: BTreeSet<InodeId>,
     /// What the objects of large files say that were being written to.
@@ -64,7 +65,7 @@ impl VarveFs {
     pub(super) fn plain(
         &self,
         rows: SnapshotStore,
-        epoch: impl Into<Option<InodeId>>,
+        epoch: impl Into<Option<Epoch>>,
     ) -> FsResult<Plain<'_>> {
         for source in self.sources()?.epochs() {
             if self.sources()?.lends(source, &rows)? {

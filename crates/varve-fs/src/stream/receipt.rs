@@ -124,7 +124,7 @@ impl VarveFs {
         let SnapshotId { id, name } = SnapshotId::of_row(&row).ok_or_else(unreadable)?;
         if self.find_snapshot(&name)?.is_none() {
             let straight = self.written_straight()?;
-            let epoch = self.ids.allocate()?;
+            let epoch = self.ids.begin_epoch()?;
             let stored = stored_name(epoch, &id, &name);
             preimages.begin(epoch);
             let made = views.db().create_snapshot(&stored).map_err(error::store);

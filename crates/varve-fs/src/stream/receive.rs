@@ -33,6 +33,7 @@ use super::receipt::Receipt;
 use super::send::{Progress, Totals};
 use crate::commit::Committed;
 use crate::commit::{CommitError, Ending};
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::ids::IDS_END;
@@ -420,7 +421,7 @@ impl VarveFs {
             }
         };
         // What is not in the base nobody here can know.
-        let new_from = Some(InodeId::new(header.new_from));
+        let new_from = Some(Epoch::new(header.new_from));
         let (check, then) = (Some(&mut check as _), Some(&then as _));
         let ending = Ending { check, then, new_from, ..Ending::default() };
         let committed = self.commit_with(&txn.name().name, &view, ending);

@@ -30,6 +30,7 @@ use super::plain::{Plain, objects_in};
 use super::receipt::Receipt;
 use super::{META_SPACE, Space, unhex};
 use crate::dictionaries::unreadable;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::snapshots::stored_name::{parse_name, stored_id};
@@ -110,10 +111,10 @@ impl VarveFs {
             return Err(FsError::Invalid("the snapshot was deleted and made anew since"));
         }
         let from = resumed.and_then(|receipt| receipt.position.clone());
-        let new_from = earlier.map_or(InodeId::FIRST_FREE, |(since, _)| *since);
+        let new_from = earlier.map_or(Epoch::FORMAT, |(since, _)| *since);
         let receipt = Receipt { snapshot, base, position: from.clone() };
         let header = self.stream_header(receipt, *epoch, new_from);
-        let plain = |(epoch, stored): &(InodeId, String)| {
+        let plain = |(epoch, stored): &(Epoch, String)| {
             let rows = self.views()?.db().open_snapshot(stored).map_err(error::store)?;
             self.plain(rows, *epoch)
         };
@@ -148,7 +149,7 @@ impl VarveFs {
         Ok(sending.totals)
     }
 
-    fn stream_header(&self, sent: Receipt, inodes_end: InodeId, new_from: InodeId) -> Header {
+    fn stream_header(&self, sent: Receipt, inodes_end: Epoch, new_from: Epoch) -> Header {
         Header {
             version: if sent.base.is_some() { STREAM_VERSION } else { WHOLE_FILES_VERSION },
             snapshot: sent.snapshot,

@@ -25,6 +25,7 @@ use varve_types::{FileName, InodeId, Timestamp};
 use varve_vfs::{Entry, FsError, FsResult};
 
 use super::id::{NUMBER_MAX, Numbered, SyntheticId, TOP_NAME, text};
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
 use crate::rows::read_path;
@@ -97,9 +98,9 @@ impl VarveFs {
     pub(super) fn links_from(
         &self,
         dir: InodeId,
-        from: InodeId,
+        from: Epoch,
     ) -> FsResult<impl Iterator<Item = FsResult<Numbered>>> {
-        let mut snapshots: Vec<(InodeId, String)> = Vec::new();
+        let mut snapshots: Vec<(Epoch, String)> = Vec::new();
         for stored in self.views()?.db().snapshots() {
             if let Some((epoch, name)) = parse_name(&stored.name)
                 && name != HIDDEN_NAME
@@ -131,7 +132,7 @@ impl VarveFs {
     fn link_in(
         &self,
         dir: InodeId,
-        epoch: InodeId,
+        epoch: Epoch,
         stored: &str,
         name: &str,
     ) -> FsResult<SyntheticId> {
@@ -154,8 +155,8 @@ impl VarveFs {
     }
 
     /// The path of `dir` in a snapshot, if it was there.
-    fn path_in(&self, dir: InodeId, epoch: InodeId, stored: &str) -> FsResult<Option<Vec<u8>>> {
-        if dir > epoch {
+    fn path_in(&self, dir: InodeId, epoch: Epoch, stored: &str) -> FsResult<Option<Vec<u8>>> {
+        if !epoch.knows(dir) {
             // It was made later.
             return Ok(None);
         }

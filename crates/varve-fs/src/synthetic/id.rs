@@ -16,6 +16,7 @@ use varve_schema::FileKind;
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
+use crate::epoch::Epoch;
 use crate::ids::IDS_END;
 use crate::views::ViewKind;
 
@@ -47,7 +48,7 @@ pub(super) enum SyntheticId {
     /// `.varve/control`.
     Controls,
     /// `.varve/snapshots/NAME` or `.varve/txn/ID`, by epoch, so that it stands for the same whoever serves the mount.
-    ViewPlace(ViewKind, InodeId),
+    ViewPlace(ViewKind, Epoch),
     /// `.varve/control/ID`.
     Control(u64),
     /// `.varve` of a directory below the root.
@@ -72,8 +73,8 @@ impl SyntheticId {
             (2, dir) => SyntheticId::Below(InodeId::new(dir)),
             (3, dir) => SyntheticId::SnapshotsOf(InodeId::new(dir)),
             (4, link) => SyntheticId::Link(link),
-            (5, epoch) => SyntheticId::ViewPlace(ViewKind::Snapshot, InodeId::new(epoch)),
-            (6, epoch) => SyntheticId::ViewPlace(ViewKind::Transaction, InodeId::new(epoch)),
+            (5, epoch) => SyntheticId::ViewPlace(ViewKind::Snapshot, Epoch::new(epoch)),
+            (6, epoch) => SyntheticId::ViewPlace(ViewKind::Transaction, Epoch::new(epoch)),
             _ => return None,
         })
     }
@@ -128,10 +129,10 @@ mod tests {
             SyntheticId::Snapshots,
             SyntheticId::Transactions,
             SyntheticId::Controls,
-            SyntheticId::ViewPlace(ViewKind::Snapshot, InodeId::new(16)),
-            SyntheticId::ViewPlace(ViewKind::Snapshot, InodeId::new(number)),
-            SyntheticId::ViewPlace(ViewKind::Transaction, InodeId::new(16)),
-            SyntheticId::ViewPlace(ViewKind::Transaction, InodeId::new(number)),
+            SyntheticId::ViewPlace(ViewKind::Snapshot, Epoch::new(16)),
+            SyntheticId::ViewPlace(ViewKind::Snapshot, Epoch::new(number)),
+            SyntheticId::ViewPlace(ViewKind::Transaction, Epoch::new(16)),
+            SyntheticId::ViewPlace(ViewKind::Transaction, Epoch::new(number)),
             SyntheticId::Control(16),
             SyntheticId::Control(number),
             SyntheticId::Below(InodeId::new(16)),

@@ -24,6 +24,7 @@ use varve_schema::{Content, DirInfo, Inode, Times};
 use varve_types::{FileFlags, FileName, InodeId, Timestamp};
 use varve_vfs::{DirEntry, Entry, FileType, FsError, FsResult};
 
+use crate::epoch::Epoch;
 use crate::fs::VarveFs;
 use crate::transactions::Transaction;
 use crate::views::{ViewKind, ViewName};
@@ -228,7 +229,7 @@ impl VarveFs {
         from: u64,
     ) -> FsResult<Box<dyn Iterator<Item = FsResult<Numbered>> + 'a>> {
         if let Some(SyntheticId::SnapshotsOf(dir)) = SyntheticId::of(dir) {
-            return Ok(Box::new(self.links_from(dir, InodeId::new(from))?));
+            return Ok(Box::new(self.links_from(dir, Epoch::new(from))?));
         }
         let mut names = self.names_in(dir)?;
         names.retain(|(number, ..)| *number >= from);

@@ -27,6 +27,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use crate::attrs::ALL_EXECUTE;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::files::remove_tree;
 use crate::fs::VarveFs;
@@ -69,7 +70,7 @@ impl VarveFs {
         // None is half made when it begins.
         let _held = self.dictionaries().stand_still()?;
         let begun = self.now().secs();
-        let pin = |epoch: InodeId| {
+        let pin = |epoch: Epoch| {
             let options = *options;
             let kept = Info { epoch: epoch.get(), root: root.get(), begun, options, purpose };
             let info = serde_json::to_vec(&kept).unwrap_or_default().into();
@@ -97,7 +98,7 @@ impl VarveFs {
         };
         if options.isolation == Isolation::Serializable {
             // It sees what is, so there is nothing to keep.
-            return Ok(pin(self.ids.allocate()?).map_err(error::store)?.1);
+            return Ok(pin(self.ids.begin_epoch()?).map_err(error::store)?.1);
         }
         let (_, txn) = self.begin_view(pin, |(branch, _)| branch.abort())?;
         Ok(txn)
@@ -217,7 +218,7 @@ impl VarveFs {
     }
 
     /// Lets go of the files of a transaction that has ended.
-    pub(crate) fn forget_transaction(&self, epoch: InodeId) {
+    pub(crate) fn forget_transaction(&self, epoch: Epoch) {
         if let Some(views) = &self.views {
             views.open.forget(epoch);
         }
@@ -261,7 +262,7 @@ impl VarveFs {
         needed.extend(self.all_transactions()?.iter().map(|txn| txn.epoch));
         let epochs = items.iter().filter_map(|item| item.name.to_str()?.parse().ok());
         epochs
-            .map(InodeId::new)
+            .map(Epoch::new)
             .filter(|epoch| !needed.contains(epoch))
             .for_each(|epoch| self.forget_transaction(epoch));
         Ok(())

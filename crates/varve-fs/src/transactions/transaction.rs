@@ -9,6 +9,7 @@ use varve_engine::{Db, Store, StoreResult};
 use varve_types::{BranchId, InodeId};
 
 use crate::dictionaries::Seen;
+use crate::epoch::Epoch;
 use crate::objects::Objects;
 use crate::views::ViewName;
 
@@ -93,7 +94,7 @@ impl Info {
     /// The transaction whose branch is `branch`.
     pub(super) fn transaction(&self, branch: BranchId) -> Transaction {
         let Info { epoch, root, begun, options, purpose } = *self;
-        let (epoch, root) = (InodeId::new(epoch), InodeId::new(root));
+        let (epoch, root) = (Epoch::new(epoch), InodeId::new(root));
         let wait_ms = match options.on_conflict {
             OnConflict::Wait => options.lock_wait_ms,
             OnConflict::Restart | OnConflict::Fail => 0,
@@ -108,7 +109,7 @@ impl Info {
 #[derive(Clone, Copy, Debug)]
 pub struct Transaction {
     pub(crate) branch: BranchId,
-    pub(crate) epoch: InodeId,
+    pub(crate) epoch: Epoch,
     /// The directory that it shows.
     pub root: InodeId,
     /// When it began, in seconds since 1970.
@@ -138,21 +139,22 @@ impl Transaction {
         ViewName::transaction(self.epoch.get().to_string())
     }
 
-    /// The first id that only the transaction itself can have given to an inode it knows.
-    pub(crate) fn own_from(&self) -> InodeId {
+    /// The epoch that the transaction sees: an inode that was born later is one that it has made itself. A serializable transaction
+    /// sees the newest state, so that nothing tells which inodes are its own.
+    pub(crate) fn base_epoch(&self) -> Epoch {
         match self.isolation {
             Isolation::Snapshot => self.epoch,
-            Isolation::Serializable => InodeId::FIRST_SYNTHETIC,
+            Isolation::Serializable => Epoch::LAST,
         }
     }
 
-    /// The same, of which is known that no inode from `first` on is in the main view.
-    pub(crate) fn with_new_from(self, first: InodeId) -> Transaction {
-        Transaction { epoch: first, ..self }
+    /// The same transaction, but the main tree knows only inodes that were born before `epoch`.
+    pub(crate) fn with_epoch(self, epoch: Epoch) -> Transaction {
+        Transaction { epoch, ..self }
     }
 
     /// The epoch as of which it sees large files; `None`: it sees them as they are.
-    pub(crate) fn sees_objects_of(&self) -> Option<InodeId> {
+    pub(crate) fn sees_objects_of(&self) -> Option<Epoch> {
         (self.isolation == Isolation::Snapshot).then_some(self.epoch)
     }
 
@@ -176,12 +178,12 @@ pub(super) fn open_in(db: &Db) -> Vec<Transaction> {
 }
 
 /// The open transaction of an epoch.
-pub(crate) fn transaction_of_epoch(db: &Db, epoch: InodeId) -> Option<Transaction> {
+pub(crate) fn transaction_of_epoch(db: &Db, epoch: Epoch) -> Option<Transaction> {
     open_in(db).into_iter().find(|txn| txn.epoch == epoch)
 }
 
 /// The epochs of the open transactions of a store.
-pub(crate) fn transactions_of(db: &Db) -> Vec<InodeId> {
+pub(crate) fn transactions_of(db: &Db) -> Vec<Epoch> {
     open_in(db).iter().map(|txn| txn.epoch).collect()
 }
 
@@ -190,7 +192,7 @@ pub(crate) fn transactions_of(db: &Db) -> Vec<InodeId> {
 /// of another. REQUIRES: the store has no hook of its own yet, so that it was not synced since such rows were found.
 pub(crate) fn cover_left(
     db: &Db,
-    of_view: &dyn Fn(InodeId, Option<InodeId>) -> Arc<Objects>,
+    of_view: &dyn Fn(Epoch, Option<Epoch>) -> Arc<Objects>,
 ) -> StoreResult<()> {
     // What is received, and notes how far that is, is synced before it is noted. No rollback is gone on with.
     for txn in open_in(db).iter().filter(|txn| txn.purpose == Purpose::User) {

@@ -32,6 +32,7 @@ use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Transact};
 
 use crate::dictionaries::Dictionaries;
+use crate::epoch::Epoch;
 use crate::error::{self, invalid};
 use crate::fs::VarveFs;
 use crate::snapshots::stored_name::{HIDDEN_NAME, parse_name};
@@ -126,7 +127,7 @@ impl VarveFs {
     /// writes; `unpin` takes it back if large files cannot be kept for it.
     pub(crate) fn begin_view<T>(
         &self,
-        pin: impl FnOnce(InodeId) -> StoreResult<T>,
+        pin: impl FnOnce(Epoch) -> StoreResult<T>,
         unpin: impl FnOnce(&T) -> StoreResult<()>,
     ) -> FsResult<T> {
         let Some(preimages) = self.objects.preimages() else { return Err(FsError::Stale) };
@@ -135,7 +136,7 @@ impl VarveFs {
         let guards = self.locks.lock_all();
         let straight = self.written_straight()?;
         // What the view sees is older than this id: it would be taken for unknown to the view otherwise.
-        let epoch = self.ids.allocate()?;
+        let epoch = self.ids.begin_epoch()?;
         preimages.begin(epoch);
         let pinned = pin(epoch).map_err(error::store);
         drop(guards);
@@ -155,7 +156,7 @@ impl VarveFs {
     /// Keeps what is written `straight` for a view that has been `pinned` at `epoch`. Takes the view back if either failed.
     pub(crate) fn save_straight<T>(
         &self,
-        epoch: InodeId,
+        epoch: Epoch,
         straight: &BTreeSet<InodeId>,
         pinned: FsResult<T>,
         unpin: impl FnOnce(&T) -> StoreResult<()>,
@@ -178,7 +179,7 @@ impl VarveFs {
     }
 
     /// Lets go of what is kept for a view that has ended.
-    pub(crate) fn end_view(&self, epoch: InodeId) {
+    pub(crate) fn end_view(&self, epoch: Epoch) {
         if let Some(preimages) = self.objects.preimages()
             && let Err(error) = preimages.end(epoch)
         {
@@ -192,8 +193,8 @@ impl VarveFs {
     }
 
     /// All views of a kind, with their epochs, in the order of their names.
-    pub(crate) fn views_of(&self, kind: ViewKind) -> FsResult<Vec<(InodeId, ViewName)>> {
-        let mut views: Vec<(InodeId, ViewName)> = match kind {
+    pub(crate) fn views_of(&self, kind: ViewKind) -> FsResult<Vec<(Epoch, ViewName)>> {
+        let mut views: Vec<(Epoch, ViewName)> = match kind {
             ViewKind::Snapshot => {
                 let stored = self.views()?.db().snapshots();
                 let names = stored.iter().filter_map(|stored| parse_name(&stored.name));

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use varve_engine::{Db, Store};
-use varve_types::InodeId;
 
 use super::hooks::Hooks;
 use crate::dictionaries::Dictionaries;
+use crate::epoch::Epoch;
 use crate::snapshots::HeldEpochs;
 use crate::synthetic::Links;
 use crate::transactions::{OpenTransactions, SerialStore};
@@ -94,8 +94,8 @@ pub(crate) struct ViewParts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) dictionaries: Dictionaries,
     /// The epoch as of which it sees large files; `None`: as they are.
-    pub(crate) sees_objects_of: Option<InodeId>,
-    pub(crate) epoch: InodeId,
+    pub(crate) sees_objects_of: Option<Epoch>,
+    pub(crate) epoch: Epoch,
     /// The store, if this is a serializable transaction.
     pub(crate) serial: Option<Arc<SerialStore>>,
 }

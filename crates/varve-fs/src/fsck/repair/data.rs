@@ -17,6 +17,7 @@ use varve_vfs::FsResult;
 
 use super::Repair;
 use super::edit::{Edit, row_key};
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fsck::Finding;
 use crate::fsck::finding::At;
@@ -285,7 +286,7 @@ impl Repair<'_> {
         let Some(Pending::ObjectInstall { view }) = self.volume.pending(id)? else {
             return Ok(None);
         };
-        let own = object_path(&view_dir(&self.volume.dir, view), id);
+        let own = object_path(&view_dir(&self.volume.dir, Epoch::of(view)), id);
         self.aside.file(&blocks_path(&own))?;
         let done = match self.believe_object(ino, at)? {
             Some(done) => done,

@@ -8,6 +8,7 @@ use varve_vfs::FsResult;
 
 use super::Repair;
 use super::edit::Edit;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::fsck::fact::{ContentKind, Spot};
 use crate::fsck::finding::At;
@@ -63,7 +64,7 @@ impl Repair<'_> {
         // What a commit has made of it is put in its place by the next mount.
         let staged = match self.volume.pending(ino)? {
             Some(Pending::ObjectInstall { view }) => {
-                match objects.staged(ino, &view_dir(&self.volume.dir, view))? {
+                match objects.staged(ino, &view_dir(&self.volume.dir, Epoch::of(view)))? {
                     Staged::Ready(len) => Some(len),
                     Staged::Nothing | Staged::Damaged(_) => None,
                 }

@@ -9,6 +9,7 @@ use varve_env::sim::{FaultRule, SimEnv, SimOp};
 use varve_testkit::hooked::{HookedEnv, Hooks};
 
 use super::*;
+use crate::epoch::Epoch;
 use crate::superblock::{objects_dir, view_dir};
 
 const INO: InodeId = InodeId::new(100);
@@ -49,7 +50,7 @@ fn a_sync_of_all_tells_what_failed_since_the_store_was_opened() {
 fn a_sync_of_all_that_failed_for_a_view_failed_for_all() {
     let (env, objects) = objects();
     let view = |id| Arc::new(objects.of_view(view_dir(Path::new(STORE), id), None));
-    let [one, other] = [200, 300].map(|id| view(InodeId::new(id)));
+    let [one, other] = [200, 300].map(|id| view(Epoch::new(id)));
     let views = Path::new(STORE).join("views");
     env.create_dir(&views).unwrap();
     one.make_own(INO, true).unwrap();
@@ -137,7 +138,7 @@ fn of_two_syncs_of_all_at_once_both_tell_what_failed() {
     let hooked = Arc::new(HookedEnv::new(&env, Meanwhile::default()));
     let machine: Arc<dyn Env> = Arc::<HookedEnv<Meanwhile>>::clone(&hooked);
     let objects = Arc::new(Objects::new(machine, Path::new(STORE), 256).unwrap());
-    let view = Arc::new(objects.of_view(view_dir(Path::new(STORE), InodeId::new(200)), None));
+    let view = Arc::new(objects.of_view(view_dir(Path::new(STORE), Epoch::new(200)), None));
     env.create_dir(&Path::new(STORE).join("views")).unwrap();
     view.make_own(INO, true).unwrap();
     view.note_unclaimed();

@@ -11,9 +11,9 @@ use crate::superblock::view_dir;
 const STORE: &str = "/store";
 const INO: InodeId = InodeId::new(100);
 /// Of a view that stays.
-const OTHER: InodeId = InodeId::new(200);
+const OTHER: Epoch = Epoch::new(200);
 /// Of the view that is committed.
-const VIEW: InodeId = InodeId::new(300);
+const VIEW: Epoch = Epoch::new(300);
 const LEN: usize = 70_000;
 
 fn objects(env: &Arc<SimEnv>) -> Arc<Objects> {
