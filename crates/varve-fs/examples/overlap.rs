@@ -101,7 +101,7 @@ fn transaction(fs: &VarveFs, sums: &Sums, place: (u64, u64), files: u64, meets: 
         Sums::add(&sums.commits, since);
         match committed {
             Ok(()) => return,
-            Err(CommitError::GaveWay(_)) => {
+            Err(CommitError::DeadlockVictim(_)) => {
                 sums.again.fetch_add(1, Ordering::Relaxed);
                 drop(view);
                 fs.abort_transaction(&txn.name).unwrap();

@@ -8,7 +8,7 @@
 //!    that a crash cut short is finished by the next mount.
 //!
 //! In a transaction ([`Dictionaries::within`]) pairs are read and changed in its own tree, so that they are committed or
-//! dropped with its files. Names are those of the main view: a transaction has the dictionaries that were there when it
+//! dropped with its files. Names are those of the main tree: a transaction has the dictionaries that were there when it
 //! began and still are; a serializable one has those that are there, and nobody makes or drops one that it has looked for until it ends.
 //! Neither makes or drops any itself, as all have their numbers from one row of names.
 //!
@@ -61,7 +61,7 @@ struct DictionaryInUse {
 
 type Names = BTreeMap<Vec<u8>, DictionaryInUse>;
 
-/// Which dictionaries of the main view a transaction has.
+/// Which dictionaries of the main tree a transaction has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seen {
     /// Those that were made before this epoch.
@@ -105,7 +105,7 @@ pub struct Dictionaries {
     options: KeyspaceOptions,
     read_only: bool,
     ids: Arc<IdAllocator>,
-    /// Those of the main view, and which of them the transaction has that these are in, if they are in one.
+    /// Those of the main tree, and which of them the transaction has that these are in, if they are in one.
     main: Option<(Arc<Dictionaries>, Seen)>,
     /// `None` until they are first asked for. Held for reading by each operation, so that none ends in a key space
     /// that has another owner by then.
@@ -247,7 +247,7 @@ impl Dictionaries {
         with(found.filter(|found| self.has(found)).ok_or(FsError::NotFound)?.pairs)
     }
 
-    /// Whether a dictionary of the main view is one here, too.
+    /// Whether a dictionary of the main tree is one here, too.
     fn has(&self, known: &DictionaryInUse) -> bool {
         self.main.as_ref().is_none_or(|(_, seen)| seen.has(known))
     }

@@ -15,7 +15,7 @@ pub(crate) fn store(error: StoreError) -> FsError {
     match error {
         StoreError::NoSpace { .. } => FsError::NoSpace(error.to_string()),
         StoreError::Ended => FsError::Stale,
-        StoreError::GaveWay { .. } => FsError::GaveWay,
+        StoreError::GaveWay { .. } => FsError::DeadlockVictim,
         StoreError::Blocked(blocked) => FsError::Blocked(Blocked {
             wait: blocked.wait,
             by: blocked.holders.iter().map(|id| id.get()).collect(),

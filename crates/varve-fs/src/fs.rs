@@ -60,7 +60,7 @@ pub struct VarveFs {
     /// Counts the operations that changed the place of an inode, when they have written and still hold
     /// their locks: who scans rows and then locks one knows by it whether the row may have changed.
     pub(crate) moves: AtomicU64,
-    /// Files may end elsewhere than the front end believes, as they change by commits, or in the main view beside a view.
+    /// Files may end elsewhere than the front end believes, as they change by commits, or in the main tree beside a view.
     pub(crate) ends_move: AtomicBool,
     /// The views of this file system; `None` in a view, and where the engine has none.
     pub(crate) views: Option<Views>,
@@ -68,7 +68,7 @@ pub struct VarveFs {
     pub(crate) serial: Option<Arc<SerialStore>>,
     /// The states that clones read from; `None` if the store has no views.
     pub(crate) sources: Option<Arc<Sources>>,
-    /// What of this view a repair could not save; the rows of the main view say it themselves.
+    /// What of this view a repair could not save; the rows of the main tree say it themselves.
     pub(crate) lost: Lost,
     pub(crate) lookups: KeyspaceId,
     /// When somebody last asked for something of a view, as [`Env::monotonic`] tells the time, in milliseconds.
@@ -217,7 +217,7 @@ impl VarveFs {
         (self.lock.lock().take(), closed.and(synced))
     }
 
-    /// Of the main view: lets go of the states that clones read from.
+    /// Of the main tree: lets go of the states that clones read from.
     fn close_sources(&self) {
         if let (Some(_), Some(sources)) = (&self.views, &self.sources) {
             sources.close();

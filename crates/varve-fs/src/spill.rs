@@ -1,7 +1,7 @@
 //! Entries of the inode table that do not fit in memory, in the volatile key space `lookups`.
 //!
 //! ```text
-//! key:   (inode id, 0)                                  of the main view
+//! key:   (inode id, 0)                                  of the main tree
 //!        (number of the opening, inode id)              of a view
 //! value: see [`LookupsRow`]
 //! ```
@@ -67,7 +67,7 @@ pub(crate) struct Openings {
 }
 
 impl Openings {
-    /// None yet. `store` is that of the main view; `random` is drawn anew each time.
+    /// None yet. `store` is that of the main tree; `random` is drawn anew each time.
     pub(crate) fn new(
         env: Arc<dyn Env>,
         store: Arc<dyn Store>,
@@ -129,7 +129,7 @@ impl Drop for Opening {
 }
 
 impl Spill {
-    /// For the main view.
+    /// For the main tree.
     pub(crate) fn new(store: Arc<dyn Store>, lookups: KeyspaceId) -> Spill {
         Spill { store, lookups, opening: None, owed: Mutex::default() }
     }

@@ -37,7 +37,7 @@ impl VarveFs {
         self.drop_returned_sources();
     }
 
-    /// Notes that somebody uses it, which nobody asks of the main view.
+    /// Notes that somebody uses it, which nobody asks of the main tree.
     fn touch(&self) {
         if self.views.is_none() {
             self.used.store(self.monotonic_ms(), Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Vfs for VarveFs {
 
     fn setattr(&self, caller: Caller, ino: InodeId, set: SetAttr) -> FsResult<Attr> {
         self.enter();
-        self.do_setattr(caller, ino, set).map_err(|error| self.or_gave_way(error))
+        self.do_setattr(caller, ino, set).map_err(|error| self.or_lost_locks(error))
     }
 
     fn readlink(&self, ino: InodeId) -> FsResult<Bytes> {
@@ -182,7 +182,7 @@ impl Vfs for VarveFs {
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
         self.enter();
-        self.do_create(caller, parent, name, perm, flags).map_err(|error| self.or_gave_way(error))
+        self.do_create(caller, parent, name, perm, flags).map_err(|error| self.or_lost_locks(error))
     }
 
     fn tmpfile(
@@ -197,7 +197,7 @@ impl Vfs for VarveFs {
 
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
         self.enter();
-        self.do_open(ino, flags).map_err(|error| self.or_gave_way(error))
+        self.do_open(ino, flags).map_err(|error| self.or_lost_locks(error))
     }
 
     fn with_passthrough(
@@ -224,7 +224,7 @@ impl Vfs for VarveFs {
         self.enter();
         let at = At::Offset(offset);
         self.write_what_fits(ino, handle, at, data, kill_set_id)
-            .map_err(|error| self.or_gave_way(error))
+            .map_err(|error| self.or_lost_locks(error))
     }
 
     fn append(
@@ -238,7 +238,7 @@ impl Vfs for VarveFs {
         self.enter();
         let at = At::Append(offset);
         self.write_what_fits(ino, handle, at, data, kill_set_id)
-            .map_err(|error| self.or_gave_way(error))
+            .map_err(|error| self.or_lost_locks(error))
     }
 
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
@@ -247,7 +247,7 @@ impl Vfs for VarveFs {
     }
 
     fn fsync(&self, ino: InodeId, handle: Handle, data_only: bool) -> FsResult<()> {
-        self.do_fsync(ino, handle, data_only).map_err(|error| self.or_gave_way(error))
+        self.do_fsync(ino, handle, data_only).map_err(|error| self.or_lost_locks(error))
     }
 
     fn fsync_dir(&self, _ino: InodeId) -> FsResult<()> {
@@ -307,7 +307,7 @@ impl Vfs for VarveFs {
         len: u64,
     ) -> FsResult<()> {
         self.enter();
-        self.do_fallocate(ino, handle, mode, offset, len).map_err(|error| self.or_gave_way(error))
+        self.do_fallocate(ino, handle, mode, offset, len).map_err(|error| self.or_lost_locks(error))
     }
 
     fn copy_range(&self, from: Position, to: Position, len: u64) -> FsResult<u64> {

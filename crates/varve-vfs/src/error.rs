@@ -113,7 +113,7 @@ pub enum FsError {
     Blocked(Blocked),
     /// The transaction was a deadlock victim: it lost its locks so that others could go on. It can only be aborted.
     #[error("the transaction gave way to others; abort it and begin again")]
-    GaveWay,
+    DeadlockVictim,
     /// It does not work at this moment; the same call will work soon.
     #[error("not at this moment; try again")]
     TryAgain,
@@ -162,7 +162,7 @@ impl FsError {
             FsError::NotSupported(_) => Errno::NotSupported,
             FsError::NotImplemented => Errno::NoSys,
             FsError::Blocked(_) | FsError::Busy => Errno::Busy,
-            FsError::GaveWay => Errno::Deadlock,
+            FsError::DeadlockVictim => Errno::Deadlock,
             FsError::TryAgain => Errno::Again,
             FsError::Storage(_) | FsError::Damaged(_) => Errno::Io,
         }

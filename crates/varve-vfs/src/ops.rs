@@ -261,7 +261,7 @@ pub enum Transact {
 /// - `QuotaExceeded` for a change beyond the limits of a directory above.
 /// - `Blocked` if serializable transactions have locked what the call needs. The front end may repeat the call after
 ///   [`Vfs::wait_for_locks`]; [`crate::insist`] ends the wait.
-/// - `GaveWay` in a transaction that has lost its locks as a deadlock victim.
+/// - `DeadlockVictim` in a transaction that has lost its locks as a deadlock victim.
 pub trait Vfs: Send + Sync {
     /// Finds `name` in the directory `parent`.
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry>;
@@ -571,7 +571,7 @@ pub trait Vfs: Send + Sync {
         Err(FsError::NotSupported("limits on directory trees"))
     }
 
-    /// Begins or ends a transaction and returns its id. `Conflict`, `GaveWay`, `QuotaExceeded`, `TextBusy` (large
+    /// Begins or ends a transaction and returns its id. `Conflict`, `DeadlockVictim`, `QuotaExceeded`, `TextBusy` (large
     /// files are open for writing) and `NoSpace` say why a commit has changed nothing; the transaction stays open.
     /// `NotFound` if no such transaction is open, `Invalid` for unknown options, `TryAgain` if it does not work at
     /// the moment. The call may wait for requests that other threads serve meanwhile.

@@ -181,7 +181,7 @@ pub fn not_committed(fs: &VarveFs, id: &str, error: CommitError) -> Error {
             "the transaction is still open: remove something in it, or raise the limit with `varve quota set`, and \
              commit again",
         ),
-        CommitError::GaveWay(why) => Error::failed(format!("not committed, as it gave way: {why}"))
+        CommitError::DeadlockVictim(why) => Error::failed(format!("not committed, as it gave way: {why}"))
             .with_status(exit_status::CONFLICT)
             .hint(format!("`varve txn abort DIR {id}`, and begin again")),
         CommitError::Failed(FsError::Blocked(blocked)) => {
@@ -240,7 +240,7 @@ mod tests {
         let cured = [
             CommitError::Conflict(vec!["a".to_owned()]),
             CommitError::InUse(vec!["a".to_owned()]),
-            CommitError::GaveWay("so".to_owned()),
+            CommitError::DeadlockVictim("so".to_owned()),
             CommitError::Failed(blocked()),
             CommitError::Failed(FsError::TryAgain),
             CommitError::Failed(FsError::Busy),

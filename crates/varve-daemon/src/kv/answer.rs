@@ -102,7 +102,7 @@ fn failure(fs: &VarveFs, error: &FsError) -> Response {
         FsError::NoSpace(_) => Failure::NoSpace,
         FsError::Invalid(_) | FsError::Name(_) => Failure::Invalid,
         FsError::Blocked(_) => Failure::Locked,
-        FsError::GaveWay => Failure::GaveWay,
+        FsError::DeadlockVictim => Failure::GaveWay,
         _ => Failure::Storage,
     };
     let text = match error {

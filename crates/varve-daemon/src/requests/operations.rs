@@ -154,7 +154,7 @@ fn not_rolled_back(name: &str, error: CommitError) -> Error {
         .hint("close the files, leave the directories, and try again"),
         // The limits of the snapshot hold, and a rollback locks nothing.
         CommitError::OverLimits(trees) => Error::failed(trees.join(", ")),
-        CommitError::GaveWay(why) => Error::failed(why),
+        CommitError::DeadlockVictim(why) => Error::failed(why),
         CommitError::Failed(FsError::Blocked(_)) => {
             Error::failed("nothing was rolled back, as transactions have locked files that would change")
                 .hint("try again when the transactions have ended; `varve txn list` shows their locks")
@@ -193,7 +193,7 @@ fn described(txn: &Transaction, locks: &[TransactionLocks], dir: Option<&Path>) 
     if let Some(locks) = locks.iter().find(|locks| locks.id == id) {
         told["locks"] = locks.locks.into();
         told["waits_for"] = locks.waits_for.clone().into();
-        told["gave_way"] = locks.gave_way.clone().into();
+        told["gave_way"] = locks.lost_locks.clone().into();
         told["was_refused"] = locks.was_refused.into();
     }
     told

@@ -389,9 +389,9 @@ impl ViewService {
     /// Why the mapped memory of a transaction could not be written. All writes fail in a transaction that has lost its locks.
     fn not_synced(&self, name: &ViewName, error: Error) -> NotEnded {
         let all = self.fs.lock_status().unwrap_or_default();
-        let gave_way = all.into_iter().find(|locks| locks.id == name.name);
-        match gave_way.and_then(|locks| locks.gave_way) {
-            Some(why) => NotEnded::Refused(CommitError::GaveWay(why)),
+        let found = all.into_iter().find(|locks| locks.id == name.name);
+        match found.and_then(|locks| locks.lost_locks) {
+            Some(why) => NotEnded::Refused(CommitError::DeadlockVictim(why)),
             None => NotEnded::Failed(error),
         }
     }

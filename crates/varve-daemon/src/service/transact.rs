@@ -55,7 +55,7 @@ impl ViewService {
 fn refused(error: CommitError) -> FsError {
     match error {
         CommitError::Conflict(told) => FsError::Conflict(told.join(", ")),
-        CommitError::GaveWay(_) => FsError::GaveWay,
+        CommitError::DeadlockVictim(_) => FsError::DeadlockVictim,
         CommitError::InUse(_) => FsError::TextBusy,
         CommitError::OverLimits(_) => FsError::QuotaExceeded,
         // The transaction stays open: the program can commit it when the others have ended.

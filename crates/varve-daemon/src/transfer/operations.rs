@@ -89,7 +89,7 @@ pub(super) fn refused(fs: Option<&VarveFs>, error: ReceiveError) -> Error {
         // The limits of the snapshot hold.
         ReceiveError::Commit(CommitError::OverLimits(trees)) => Error::failed(trees.join(", ")),
         ReceiveError::Commit(CommitError::Unfinished(_, error)) => Error::from(error),
-        ReceiveError::Commit(CommitError::GaveWay(why)) => {
+        ReceiveError::Commit(CommitError::DeadlockVictim(why)) => {
             Error::failed(format!("nothing was received: {why}"))
         }
         ReceiveError::Commit(CommitError::Failed(error)) => match error {

@@ -51,7 +51,7 @@ const BELOW_MAX: u64 = 1 << 40;
 /// What is to be cloned.
 #[derive(Clone, Copy, Debug)]
 pub struct Original<'a> {
-    /// The snapshot that it is in; `None`: the main view.
+    /// The snapshot that it is in; `None`: the main tree.
     pub snapshot: Option<&'a str>,
     /// The directory that holds its name.
     pub dir: InodeId,
@@ -231,7 +231,7 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Lets go of a source that the main view does not read from, unless views do; older ones that it may have read from are asked,
+    /// Lets go of a source that the main tree does not read from, unless views do; older ones that it may have read from are asked,
     /// too.
     fn drop_unread(&self, epoch: Epoch, stored: &str, asked: &mut BTreeSet<Epoch>) -> FsResult<()> {
         let sources = self.sources()?;

@@ -1,6 +1,6 @@
 //! Sources that may be needed no more, so that one reference that is returned has one source looked at.
 //!
-//! A source that something in the main view reads from needs no look before that returns a reference. Of another that is hidden it was
+//! A source that something in the main tree reads from needs no look before that returns a reference. Of another that is hidden it was
 //! seen that a view still reads from it, and a look is needed when a view ends; or it is to be looked at now.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! The states of the store that clones read from, and how views are made of states.
 //!
 //! A source is a named snapshot, called by its epoch: one that a user made, or one made for a clone, whose name begins with
-//! a dot and which nobody sees. It stays as long as a reference row anywhere names it: in the main view, in a view that is open,
+//! a dot and which nobody sees. It stays as long as a reference row anywhere names it: in the main tree, in a view that is open,
 //! or in another source. When a user deletes a snapshot that is a source it only loses its name.
 //!
 //! What a source or a snapshot itself has not copied is unfolded in a branch over it, which belongs to it and stays as
@@ -41,19 +41,19 @@ use crate::views::ViewParts;
 
 /// Sources that are kept open.
 const OPEN_MAX: usize = 8;
-/// A view has an eighth of the memory that the main view has for the places of inodes.
+/// A view has an eighth of the memory that the main tree has for the places of inodes.
 const LOCATED_SHARE: usize = 8;
 /// What the info of a branch begins with in which a state is unfolded; its epoch follows.
 const UNFOLDED: &str = "unfolded ";
 
-/// The states of a store, shared by the main view and all others.
+/// The states of a store, shared by the main tree and all others.
 pub(crate) struct Sources {
     pub(super) db: Arc<Db>,
     env: Arc<dyn Env>,
     dir: PathBuf,
     options: MountOptions,
     superblock: Superblock,
-    /// The main view's.
+    /// The main tree's.
     objects: Arc<Objects>,
     ids: Arc<IdAllocator>,
     keyspaces: Keyspaces,
@@ -105,7 +105,7 @@ pub(crate) struct SourceParts {
 }
 
 impl Sources {
-    /// Those of the store of which this is the main view's.
+    /// Those of the store of which this is the main tree's.
     pub(crate) fn new(ground: SourceParts) -> Sources {
         let SourceParts { db, env, dir, options, superblock, objects, ids, keyspaces, random } =
             ground;
@@ -327,7 +327,7 @@ impl Sources {
         loans.next().transpose().map(|first| first.is_some()).map_err(error::store)
     }
 
-    /// Whether any state besides the main view's has something that reads from the source of the epoch `source`.
+    /// Whether any state besides the main tree's has something that reads from the source of the epoch `source`.
     pub(super) fn lends_to_views(&self, source: Epoch) -> FsResult<bool> {
         for stored in self.db.snapshots() {
             let Some((epoch, _)) = parse_name(&stored.name) else { continue };
@@ -350,7 +350,7 @@ impl Sources {
     }
 
     /// Whether a serializable transaction has something of its own that reads from the source of the epoch `source`. All else in it is
-    /// the main view's; to look there as it does would lock it, or fail once it has given way.
+    /// the main tree's; to look there as it does would lock it, or fail once it has given way.
     fn lends_beside(&self, source: Epoch, branch: &Branch) -> FsResult<bool> {
         let mut lends = false;
         let range = rows_from(RowKey::clone_reference(source.id(), InodeId::new(0)));

@@ -1,4 +1,4 @@
-//! Extended attributes of directories that both the transaction and the main view have changed.
+//! Extended attributes of directories that both the transaction and the main tree have changed.
 //!
 //! They are rows of their own, and those of different names merge by themselves. What the directory's row says of them does
 //! not: whether there are any, and a mode that its access list agrees with. The first follows the rows as the commit leaves

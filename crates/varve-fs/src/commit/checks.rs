@@ -70,7 +70,7 @@ impl VarveFs {
         refuse_over(used, CommitError::InUse)
     }
 
-    /// A conflict if a directory that gets limits was removed in the main view, which none of its rows tells.
+    /// A conflict if a directory that gets limits was removed in the main tree, which none of its rows tells.
     fn check_limited(&self, view: &VarveFs, plan: &Plan) -> Result<(), CommitError> {
         let mut gone = Vec::new();
         for dir in plan.limited.iter().filter(|dir| !plan.moved.contains_key(dir)) {
@@ -81,7 +81,7 @@ impl VarveFs {
         refuse_over(gone, CommitError::Conflict)
     }
 
-    /// A conflict if large files that the transaction has changed are gone in the main view, with their objects.
+    /// A conflict if large files that the transaction has changed are gone in the main tree, with their objects.
     pub(super) fn check_gone(
         &self,
         view: &VarveFs,
@@ -108,7 +108,7 @@ impl VarveFs {
         refuse_over(gone, CommitError::Conflict)
     }
 
-    /// A conflict if a directory would end up below itself, as another was moved in the main view meanwhile: the ancestors of
+    /// A conflict if a directory would end up below itself, as another was moved in the main tree meanwhile: the ancestors of
     /// where directories are moved are walked over as the commit would leave them, each once.
     fn check_loops(
         &self,
@@ -132,7 +132,7 @@ impl VarveFs {
                     inode.map_err(|error| error::unreadable(META, RowKey::inode(at), error))?;
                 match inode.map(|inode| inode.content) {
                     Some(Content::Directory(info)) => at = info.parent,
-                    // Removed in the main view, which the commit itself finds out.
+                    // Removed in the main tree, which the commit itself finds out.
                     _ => break,
                 }
                 if way.contains(&at) {

@@ -34,7 +34,7 @@ use crate::rows::rows_from;
 use crate::superblock::view_dir;
 use crate::transactions::Transaction;
 
-/// Files that are gone but that the main view still knows, without names, and the state before the commit, which has
+/// Files that are gone but that the main tree still knows, without names, and the state before the commit, which has
 /// their rows.
 pub(super) type Survivors<'a> = (Vec<Inode>, &'a dyn StoreSnapshot);
 
@@ -134,7 +134,7 @@ impl VarveFs {
         self.forget_transaction(epoch);
     }
 
-    /// The inodes that are gone but that the main view still knows. REQUIRES: the commit is not written yet.
+    /// The inodes that are gone but that the main tree still knows. REQUIRES: the commit is not written yet.
     pub(super) fn survivors(&self, plan: &Plan) -> FsResult<Vec<Inode>> {
         let mut survivors = Vec::new();
         for inode in &plan.left {

@@ -6,7 +6,7 @@
 //! its limit allows; then it is refused to grow. What the transaction has put there itself, before it set the limit, is such a
 //! tree: it is refused only if others have made it grow beyond that.
 //!
-//! Costs, where there are limits: them, and what the transaction and the main view have not summed up yet, at most the
+//! Costs, where there are limits: them, and what the transaction and the main tree have not summed up yet, at most the
 //! directories that the transaction has changed something in.
 
 use std::collections::{BTreeSet, HashMap};
@@ -94,7 +94,7 @@ impl VarveFs {
         }
     }
 
-    /// The same of a row that the transaction has changed: as the main view has it, and as the transaction does.
+    /// The same of a row that the transaction has changed: as the main tree has it, and as the transaction does.
     pub(super) fn comes_to(
         &self,
         txn: &Transaction,

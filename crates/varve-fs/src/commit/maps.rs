@@ -1,4 +1,4 @@
-//! What programs have changed in mapped memory of small files of the main view, when a commit changes these files too.
+//! What programs have changed in mapped memory of small files of the main tree, when a commit changes these files too.
 //!
 //! The kernel writes such memory in whole pages, when it likes. A page that it wrote behind the commit would bring back what the
 //! commit has changed beside it. So it is had to write all of them first; a page that is changed after that counts as written after
@@ -18,7 +18,7 @@ use crate::transactions::{Isolation, Transaction};
 const LOOKS_MAX: u32 = 20;
 
 impl VarveFs {
-    /// The files that the commit changes of which programs may have changed mapped memory in the main view; `None` if there are none
+    /// The files that the commit changes of which programs may have changed mapped memory in the main tree; `None` if there are none
     /// but those `written` back already.
     pub(super) fn mapped_before(
         &self,

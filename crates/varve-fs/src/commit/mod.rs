@@ -4,12 +4,12 @@
 //! why not ([`CommitError`]), and then nothing has changed. Never: waits for a lock of a row while it holds all others, or speaks to the
 //! kernel itself.
 //!
-//! 1. Nothing else happens in either view: all row locks of both are held, in the order view, main view. Large files
+//! 1. Nothing else happens in either view: all row locks of both are held, in the order view, main tree. Large files
 //!    that are still open for writing in one of them refuse it, and so do limits that it would exceed ([`limits`])
 //!    and dictionaries that are gone ([`crate::transactions::pairs`]).
 //!    Where programs may have changed small files in mapped memory that the commit changes, that is written first, as a change of the
-//!    main view like any other, and the commit begins again ([`maps`]).
-//! 2. What the commit means for the main view is found out from the rows that the transaction changed ([`Plan`]): names
+//!    main tree like any other, and the commit begins again ([`maps`]).
+//! 2. What the commit means for the main tree is found out from the rows that the transaction changed ([`Plan`]): names
 //!    and inodes that the kernel may know, places of inodes, directories that move.
 //!    Where rows of large files are behind their objects, as nothing could bring them up to date when the files were closed,
 //!    that is done, and the commit begins again: others would seem not to have changed what they have written to.
@@ -23,7 +23,7 @@
 //!    it changed if it takes no locks, stays locked until step 6 is done. A crash before that leaves the
 //!    pending rows, by which the next mount does it ([`VarveFs::install_pending`]). As everybody waits, what the view has
 //!    written is synced before step 1, and each directory once.
-//! 6. What is known in memory follows: places, and what the main view has open of files that are gone, which stay as
+//! 6. What is known in memory follows: places, and what the main tree has open of files that are gone, which stay as
 //!    orphans.
 //!
 //! Where no objects are to be written or removed for step 5, which holds for all but large files, step 6 comes first and all locks are
@@ -114,7 +114,7 @@ pub enum CommitError {
     /// More would lie below directories than their limits allow: the directories, and by what.
     OverLimits(Vec<String>),
     /// It has lost its locks, for this reason, and can only be aborted.
-    GaveWay(String),
+    DeadlockVictim(String),
     /// Anything else.
     Failed(FsError),
 }
@@ -133,7 +133,9 @@ impl From<FsError> for CommitError {
     fn from(error: FsError) -> CommitError {
         match error {
             // Since the commit began.
-            FsError::GaveWay => CommitError::GaveWay("others needed what it had locked".to_owned()),
+            FsError::DeadlockVictim => {
+                CommitError::DeadlockVictim("others needed what it had locked".to_owned())
+            }
             other => CommitError::Failed(other),
         }
     }
@@ -142,9 +144,9 @@ impl From<FsError> for CommitError {
 /// What came of trying to commit.
 enum Tried {
     Committed(Committed),
-    /// Nothing: first rows of these files are to be brought up to date, those of the view and those of the main view.
+    /// Nothing: first rows of these files are to be brought up to date, those of the view and those of the main tree.
     Behind([Vec<InodeId>; 2]),
-    /// Nothing: first is to be written what programs have changed in mapped memory of these files of the main view.
+    /// Nothing: first is to be written what programs have changed in mapped memory of these files of the main tree.
     Mapped(Vec<InodeId>),
 }
 
@@ -155,9 +157,9 @@ pub(crate) struct Ending<'a> {
     pub(crate) check: Option<&'a mut dyn FnMut() -> bool>,
     /// Done when it is committed.
     pub(crate) then: Option<&'a dyn Fn() -> FsResult<()>>,
-    /// Inodes from this one on are unknown to the main view, if that is said.
+    /// Inodes from this one on are unknown to the main tree, if that is said.
     pub(crate) new_from: Option<Epoch>,
-    /// Of which files of the main view mapped memory was written.
+    /// Of which files of the main tree mapped memory was written.
     pub(crate) written_back: BTreeSet<InodeId>,
     /// How often.
     pub(crate) write_backs: u32,
@@ -210,8 +212,8 @@ impl VarveFs {
         let changing = views.lock_changes();
         let txn = self.any_transaction(id)?;
         let branch = views.db().open_branch(txn.branch).map_err(error::store)?;
-        if let Some(why) = self.gave_way(&txn)? {
-            return Err(CommitError::GaveWay(why));
+        if let Some(why) = self.why_locks_are_lost(&txn)? {
+            return Err(CommitError::DeadlockVictim(why));
         }
         // Most of what step 5 needs to be durable, before everybody waits.
         view.objects.sync_claimed().map_err(error::sync)?;
@@ -291,7 +293,7 @@ impl VarveFs {
         }
     }
 
-    /// The large files of the commit whose rows, in the view or in the main view, do not tell yet what was written to them. They
+    /// The large files of the commit whose rows, in the view or in the main tree, do not tell yet what was written to them. They
     /// stay known until [`VarveFs::settle_known`]. REQUIRES: nobody has any of them open for writing.
     fn behind(
         &self,

@@ -112,7 +112,7 @@ impl VarveFs {
         format!("{above}/{}", String::from_utf8_lossy(name))
     }
 
-    /// The paths of `names`, each in its directory, and of what the rows `keys` stand for besides, as the main view or else
+    /// The paths of `names`, each in its directory, and of what the rows `keys` stand for besides, as the main tree or else
     /// the transaction has them.
     pub(super) fn paths_of(
         &self,

@@ -1,7 +1,7 @@
-//! What a commit means for the main view, found out from the rows that the transaction changed.
+//! What a commit means for the main tree, found out from the rows that the transaction changed.
 //!
-//! What becomes of such a row is compared with what the main view has: where others have changed it too, neither is what the
-//! transaction has. A row that the transaction has only written as it was leaves that of the main view alone, whatever is in it now.
+//! What becomes of such a row is compared with what the main tree has: where others have changed it too, neither is what the
+//! transaction has. A row that the transaction has only written as it was leaves that of the main tree alone, whatever is in it now.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -21,7 +21,7 @@ use crate::error;
 use crate::fs::VarveFs;
 use crate::transactions::{Isolation, Transaction};
 
-/// What the kernel may know of the main view that a commit has changed.
+/// What the kernel may know of the main tree that a commit has changed.
 #[derive(Debug, Default)]
 pub struct Committed {
     /// Names, each in its directory.
@@ -30,30 +30,30 @@ pub struct Committed {
     pub inodes: BTreeSet<InodeId>,
 }
 
-/// What a commit means for the main view.
+/// What a commit means for the main tree.
 #[derive(Default)]
 pub(super) struct Plan {
     pub(crate) told: Committed,
-    /// Where inodes of the main view are to be found.
+    /// Where inodes of the main tree are to be found.
     pub(crate) arrived: BTreeMap<InodeId, InodeLocation>,
     /// Those of them that have no name.
     pub(crate) nameless: BTreeSet<InodeId>,
     /// Inodes that left a place, which are gone if they arrive nowhere: directories, and what the kernel knows.
     pub(crate) left: Vec<Inode>,
-    /// Directories that may have something pending afterwards: in the transaction, or when it began, as the main view may
+    /// Directories that may have something pending afterwards: in the transaction, or when it began, as the main tree may
     /// have told that since.
     pub(crate) pending: Vec<InodeId>,
     /// Directories whose parent is another.
     pub(crate) moved: BTreeMap<InodeId, InodeId>,
     pub(crate) removed_objects: Vec<InodeId>,
-    /// Files that the main view may know and that are large.
+    /// Files that the main tree may know and that are large.
     pub(crate) large: BTreeSet<InodeId>,
     /// Directories that were there when it began and get limits.
     pub(crate) limited: Vec<InodeId>,
     /// Large files that are small again, as a rollback has them.
     pub(crate) shrunk: Vec<InodeId>,
     pub(crate) orphans: BTreeSet<InodeId>,
-    /// Sources of loans that the main view has no more.
+    /// Sources of loans that the main tree has no more.
     pub(crate) returned: BTreeSet<Epoch>,
     /// Files of which the view has an object that is half made.
     pub(crate) begun: HashSet<InodeId>,
@@ -63,7 +63,7 @@ pub(super) struct Plan {
     attributes: HashMap<InodeId, Attributes>,
     /// The view's own mark rows.
     pub(crate) marks: BTreeMap<RowKey, Bytes>,
-    /// Large files in changed rows that do not tell how large they are: where those of the view and of the main view are.
+    /// Large files in changed rows that do not tell how large they are: where those of the view and of the main tree are.
     pub(crate) behind: [BTreeMap<InodeId, InodeLocation>; 2],
 }
 
@@ -74,7 +74,7 @@ impl Plan {
         }
     }
 
-    /// Notes the rows of an inode, in the view and in the main view, that are behind its object.
+    /// Notes the rows of an inode, in the view and in the main tree, that are behind its object.
     fn note_behind(&mut self, rows: [Option<&Inode>; 2], place: &InodeLocation) {
         for (inode, behind) in rows.into_iter().zip(&mut self.behind) {
             if let Some(inode) = inode.filter(|inode| inode.content.is_dirty() && inode.nlink > 0) {

@@ -43,7 +43,7 @@ impl VarveFs {
             self.not_again(&why);
             match why {
                 // It is never committed.
-                FsError::GaveWay => log::debug!("the row of inode {ino} stays dirty: {why}"),
+                FsError::DeadlockVictim => log::debug!("the row of inode {ino} stays dirty: {why}"),
                 _ => log::warn!("the row of inode {ino} stays dirty: {why}"),
             }
         } else if let Err(error) = self.settle_later(ino, &why) {

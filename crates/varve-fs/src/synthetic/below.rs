@@ -77,7 +77,7 @@ impl VarveFs {
         }
     }
 
-    /// Whether `dir` is a directory of the main view.
+    /// Whether `dir` is a directory of the main tree.
     pub(crate) fn is_there(&self, dir: InodeId) -> bool {
         let row = self.inode_row(dir);
         row.is_ok_and(|row| row.is_some_and(|row| matches!(row.content, Content::Directory(_))))

@@ -4,7 +4,7 @@
 //! transactions that changed one pair the first to commit wins, whatever both have made of it: nobody's reading of a
 //! pair is overwritten unseen.
 //!
-//! A dictionary may be dropped in the main view meanwhile. Then the transaction has none of that name any more, and
+//! A dictionary may be dropped in the main tree meanwhile. Then the transaction has none of that name any more, and
 //! if it changed pairs of it its commit is a conflict: they would be pairs of no dictionary, or of a later one that has
 //! the same number. A serializable one keeps the dictionaries that it has looked for from being dropped.
 

@@ -31,7 +31,7 @@ pub enum OnConflict {
     /// It waits.
     #[default]
     Wait,
-    /// It gives way, and has to begin again.
+    /// It loses its locks, and has to begin again.
     Restart,
     /// The one call fails.
     Fail,
@@ -46,7 +46,7 @@ pub struct TransactionOptions {
     pub on_conflict: OnConflict,
     /// The longest that one of its calls waits for locks, in milliseconds.
     pub lock_wait_ms: u64,
-    /// Of transactions that wait for each other the one with the smallest number gives way; of equal ones the youngest.
+    /// Of transactions that wait for each other the one with the smallest number loses its locks; of equal ones the youngest.
     pub priority: u32,
     /// Seconds without use after which a mount aborts it; `None`: it does not.
     #[serde(default)]
@@ -72,7 +72,7 @@ pub(crate) enum Purpose {
     /// Programs work in it.
     #[default]
     User,
-    /// It takes the main view back to a snapshot ([`crate::rollback`]), and nobody else sees it.
+    /// It takes the main tree back to a snapshot ([`crate::rollback`]), and nobody else sees it.
     Rollback,
     /// It takes what is received ([`crate::stream`]), and nobody else sees it.
     Receive,

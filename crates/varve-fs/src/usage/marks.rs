@@ -31,15 +31,15 @@ pub(super) struct Marks {
 /// Whose marks they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MarksOf {
-    /// The main view's, who gives out slots.
+    /// The main tree's, who gives out slots.
     Main,
-    /// A view's, which begins with those of the main view.
+    /// A view's, which begins with those of the main tree.
     View,
-    /// A serializable view's, which knows its own alone, as those of the main view come and go.
+    /// A serializable view's, which knows its own alone, as those of the main tree come and go.
     SerialView,
 }
 
-/// In a view each directory has a slot of its own from here on, as the others are the main view's to give.
+/// In a view each directory has a slot of its own from here on, as the others are the main tree's to give.
 const VIEW_SLOTS: u64 = 1 << 62;
 
 #[derive(Default)]
@@ -113,7 +113,7 @@ impl Marks {
         self.count.store(table.slots.len(), Ordering::Relaxed);
     }
 
-    /// Whether they are the main view's.
+    /// Whether they are the main tree's.
     pub(super) fn are_of_main(&self) -> bool {
         self.of == MarksOf::Main
     }

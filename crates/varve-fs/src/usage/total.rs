@@ -136,7 +136,7 @@ fn marked(snapshot: &dyn StoreSnapshot, meta: KeyspaceId) -> FsResult<Vec<InodeI
             Mark::decode(&value).map_err(|error| error::unreadable(META, key, error))?;
         dirs.push(dir);
     }
-    // The main view and a serializable one may both have marked it.
+    // The main tree and a serializable one may both have marked it.
     dirs.sort_unstable();
     dirs.dedup();
     Ok(dirs)

@@ -57,7 +57,7 @@ impl VarveFs {
         }
     }
 
-    /// Says how the kernel is had to write what programs have changed in mapped memory of files of the main view, by the session that
+    /// Says how the kernel is had to write what programs have changed in mapped memory of files of the main tree, by the session that
     /// serves it from now on. `NotFound` says that some files are not where they were.
     pub fn write_back_by(
         &self,

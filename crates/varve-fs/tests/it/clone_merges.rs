@@ -214,7 +214,7 @@ fn looking_into_a_clone_is_no_conflict_with_what_others_do_to_its_files() {
     }
 }
 
-/// A file that the main view had removed and still had open was not found any more, if the transaction had looked at it.
+/// A file that the main tree had removed and still had open was not found any more, if the transaction had looked at it.
 #[test]
 fn what_is_removed_from_a_clone_stays_for_who_has_it_open() {
     let (fs, [c, _]) = cloned(false);

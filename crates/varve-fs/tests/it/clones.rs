@@ -272,7 +272,7 @@ fn clones_go_on_in_transactions() {
         view.clone_tree(ROOT, name("c"), ROOT, name("x")),
         Err(FsError::NotSupported(_))
     ));
-    // Only looked at in the main view: no conflict.
+    // Only looked at in the main tree: no conflict.
     assert_eq!(rig.list(c).len(), 4);
     assert_eq!(&rig.contents(rig.find(c, "large").unwrap().ino)[..4], b"xxxx");
     let told = rig.transaction_diff(&txn.name).unwrap().changes;
@@ -287,7 +287,7 @@ fn clones_go_on_in_transactions() {
     sound(&rig.fs);
 }
 
-/// A transaction that only looked into a clone brought back what the main view had removed there meanwhile: an attribute of a
+/// A transaction that only looked into a clone brought back what the main tree had removed there meanwhile: an attribute of a
 /// file that was gone, and an access list that had been taken away.
 #[test]
 fn attributes_that_one_removes_from_what_both_have_unfolded_do_not_come_back() {
@@ -316,7 +316,7 @@ fn attributes_that_one_removes_from_what_both_have_unfolded_do_not_come_back() {
             if is_conflict {
                 rig.abort_transaction(&txn.name).unwrap();
             }
-            // What the main view removed is gone whatever happens, what the transaction did only if it was committed.
+            // What the main tree removed is gone whatever happens, what the transaction did only if it was committed.
             let has_gone = remover_is_main || !is_conflict;
             match rig.find(c, "small") {
                 Ok(attr) if !removes_file => {
@@ -332,7 +332,7 @@ fn attributes_that_one_removes_from_what_both_have_unfolded_do_not_come_back() {
     }
 }
 
-/// What a transaction adds in a directory that both it and the main view have got by looking counts at its commit.
+/// What a transaction adds in a directory that both it and the main tree have got by looking counts at its commit.
 #[test]
 fn limits_hold_for_clones_that_both_sides_have_looked_into() {
     let rig = Rig::new();

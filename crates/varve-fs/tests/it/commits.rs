@@ -280,7 +280,7 @@ fn a_commit_that_cannot_copy_what_is_read_straight_has_not_happened() {
     assert!(rig.contents(rig.find(ROOT, "file").unwrap().ino) == changed);
 }
 
-/// A large file that a transaction has changed was removed, with its object, in the main view. That the object cannot be opened
+/// A large file that a transaction has changed was removed, with its object, in the main tree. That the object cannot be opened
 /// was told as a failure of the storage.
 #[test]
 fn a_large_file_that_is_gone_is_a_conflict() {

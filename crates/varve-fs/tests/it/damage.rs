@@ -273,7 +273,7 @@ fn a_clock_that_jumps_loses_nothing_and_ids_stay_unique() {
 }
 
 /// A large file that had been cut below read as zeros in snapshots, transactions and clones, and through handles that were open:
-/// only opening it in the main view looked at its length.
+/// only opening it in the main tree looked at its length.
 #[test]
 fn a_large_file_that_was_cut_below_reads_as_an_error_wherever_it_is_seen() {
     for (keeps, opened_before) in [(false, false), (true, false), (false, true), (true, true)] {

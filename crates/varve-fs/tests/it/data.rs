@@ -545,7 +545,7 @@ fn a_write_to_a_large_file_of_a_transaction_does_too() {
     view.release(ino, handle).unwrap();
 }
 
-/// It failed as a whole although the file had grown by a part, where the file is one of the main view.
+/// It failed as a whole although the file had grown by a part, where the file is one of the main tree.
 #[test]
 fn a_write_over_a_large_file_of_the_main_view_does_too() {
     let mut parts = 0;

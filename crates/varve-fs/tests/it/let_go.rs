@@ -521,7 +521,7 @@ fn a_commit_keeps_what_a_row_does_not_tell_yet() {
     }
 }
 
-/// It brought the main view a row that says that the file is written to, which nobody was ever to bring up to date.
+/// It brought the main tree a row that says that the file is written to, which nobody was ever to bring up to date.
 #[test]
 fn a_commit_brings_no_file_that_looks_written_to() {
     for (is_serializable, was_written_to) in [(false, false), (false, true), (true, false)] {

@@ -37,7 +37,7 @@ fn number(fs: &VarveFs, of: &[&str]) -> u64 {
 
 const MARKED: [&str; 1] = ["directories_marked"];
 
-/// A transaction took away what a directory had not told when it began, and the main view told it meanwhile: the commit left
+/// A transaction took away what a directory had not told when it began, and the main tree told it meanwhile: the commit left
 /// the directory with less than nothing pending, and no mark.
 #[test]
 fn what_a_commit_leaves_untold_has_a_mark() {
@@ -65,7 +65,7 @@ fn what_a_commit_leaves_untold_has_a_mark() {
     }
 }
 
-/// What a serializable transaction and the main view have both changed in a directory counted twice in the transaction.
+/// What a serializable transaction and the main tree have both changed in a directory counted twice in the transaction.
 #[test]
 fn what_is_untold_counts_once_however_many_marks_there_are() {
     let env = sim_store(1, &FormatOptions::default());

@@ -148,7 +148,7 @@ impl World {
 
     fn check(&mut self, what: &str) {
         for (ino, bytes) in &self.main {
-            assert!(self.fs.contents(*ino) == *bytes, "{what}: the main view, {ino}");
+            assert!(self.fs.contents(*ino) == *bytes, "{what}: the main tree, {ino}");
         }
         for (at, View { name, bytes, .. }) in self.views.iter().enumerate() {
             let fs = self.open_view(at);
@@ -406,7 +406,7 @@ fn reads(view: &VarveFs, ino: InodeId, len: usize) -> bool {
 #[test]
 fn what_is_kept_and_gone_or_cut_is_named_and_not_read() {
     const BLOCKS: u64 = 4;
-    // How the main view changes the file, and which file of `kept/` is damaged.
+    // How the main tree changes the file, and which file of `kept/` is damaged.
     for (shares, removed, extension) in
         [(false, false, Some("blocks")), (true, false, None), (false, true, None)]
     {
@@ -460,7 +460,7 @@ fn what_is_kept_and_gone_or_cut_is_named_and_not_read() {
                 assert!(!is_read, "{shares} {removed} {cut:?}: {name:?}");
             }
             if !removed {
-                // The main view goes on, and nothing is kept in the place of what is lost.
+                // The main tree goes on, and nothing is kept in the place of what is lost.
                 fs.put_at(ino, 5, b"again");
                 assert_eq!(&fs.contents(ino)[5..10], b"again");
                 let view = looked(fs.open_view(&names[1]).unwrap());

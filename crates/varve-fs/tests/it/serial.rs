@@ -1,6 +1,6 @@
 //! Recorded histories of serializable transactions over files, against running them one after the other.
 //!
-//! Transactions and single calls of the main view work on a few files in two directories, as seeded schedules have it: who acts
+//! Transactions and single calls of the main tree work on a few files in two directories, as seeded schedules have it: who acts
 //! next, who meets a lock and comes back to it, who gives way. Each call's answer is recorded. What was committed must be
 //! what running the transactions whole gives, in the order of their commits: the same answers, the same files. The same
 //! checker finds write skew, when told to, among transactions that see snapshots; so it can fail.
@@ -157,7 +157,7 @@ fn random_act(rng: &mut Rng) -> Act {
     }
 }
 
-/// What one transaction, or one call of the main view, did; whether what it read counts.
+/// What one transaction, or one call of the main tree, did; whether what it read counts.
 #[derive(Clone, Debug)]
 struct History {
     acts: Vec<(Act, Found)>,
@@ -190,7 +190,7 @@ struct Open {
 #[derive(Debug, Default)]
 struct Counts {
     commits: u64,
-    gave_way: u64,
+    victims: u64,
     blocked: u64,
     plain_blocked: u64,
     conflicts: u64,
@@ -236,8 +236,8 @@ impl Schedule<'_> {
                 open.blocked = Some(blocked);
                 return false;
             }
-            Err(FsError::GaveWay) => {
-                self.counts.gave_way += 1;
+            Err(FsError::DeadlockVictim) => {
+                self.counts.victims += 1;
                 self.abort(at);
             }
             Err(error) => panic!("{next:?}: {error}"),
@@ -261,8 +261,8 @@ impl Schedule<'_> {
                 self.counts.conflicts += 1;
                 self.abort(at);
             }
-            Err(CommitError::GaveWay(_)) => {
-                self.counts.gave_way += 1;
+            Err(CommitError::DeadlockVictim(_)) => {
+                self.counts.victims += 1;
                 self.abort(at);
             }
             Err(CommitError::Failed(FsError::Blocked(_))) => {
@@ -384,8 +384,8 @@ fn schedules(seeds: std::ops::Range<u64>, mixed: bool) -> Counts {
 #[test]
 fn thousands_of_histories_of_files_are_serializable() {
     let counts = schedules(0..2000, false);
-    let Counts { commits, gave_way, blocked, plain_blocked, .. } = counts;
-    let all = [commits, gave_way, blocked, plain_blocked];
+    let Counts { commits, victims, blocked, plain_blocked, .. } = counts;
+    let all = [commits, victims, blocked, plain_blocked];
     assert!(all.iter().all(|n| *n > 100), "{counts:?}");
 }
 
@@ -433,7 +433,7 @@ fn write_skew_is_found_among_snapshots_and_not_among_serializable_ones() {
     assert!(!skewed(&fs, 2, Isolation::Serializable));
 }
 
-/// A change of the main view that has waited long enough takes the locks of who is in its way.
+/// A change of the main tree that has waited long enough takes the locks of who is in its way.
 #[test]
 fn who_keeps_the_main_view_waiting_gives_way() {
     let env = sim_store(2, &FormatOptions::default());
@@ -449,12 +449,12 @@ fn who_keeps_the_main_view_waiting_gives_way() {
         panic!("it is locked");
     };
     assert_eq!(fs.transactions_of(&blocked), std::slice::from_ref(&txn.name));
-    assert!(!view.overrule(&blocked), "only the main view does that");
+    assert!(!view.overrule(&blocked), "only the main tree does that");
     assert!(fs.overrule(&blocked));
     fs.unlink(dirs[0], name("a")).unwrap();
-    assert!(matches!(read(&view, dirs, (0, 1)), Err(FsError::GaveWay)));
+    assert!(matches!(read(&view, dirs, (0, 1)), Err(FsError::DeadlockVictim)));
     match fs.commit_transaction(&txn.name, &view) {
-        Err(CommitError::GaveWay(why)) => assert!(why.contains("10 seconds"), "{why}"),
+        Err(CommitError::DeadlockVictim(why)) => assert!(why.contains("10 seconds"), "{why}"),
         other => panic!("{other:?}"),
     }
     fs.abort_transaction(&txn.name).unwrap();

@@ -298,7 +298,7 @@ struct Open {
 struct Counts {
     histories: u64,
     commits: u64,
-    gave_way: u64,
+    victims: u64,
     conflicts: u64,
     blocked: u64,
     plain_blocked: u64,
@@ -369,12 +369,12 @@ impl Schedule<'_> {
                 open.blocked = Some(blocked);
                 Some(false)
             }
-            Err(FsError::GaveWay) => {
-                self.counts.gave_way += 1;
+            Err(FsError::DeadlockVictim) => {
+                self.counts.victims += 1;
                 let status = self.fs.lock_status().unwrap();
                 let open = &self.open[at];
                 let own = status.into_iter().find(|locks| locks.id == open.name.name).unwrap();
-                let why = own.gave_way.unwrap();
+                let why = own.lost_locks.unwrap();
                 assert!(
                     why.ends_with("waited for each other"),
                     "nobody else takes locks away: {why}"
@@ -461,7 +461,7 @@ impl Schedule<'_> {
                 assert!(!takes_locks, "a serializable one is refused by nobody: {paths:?}");
                 self.counts.conflicts += 1;
             }
-            Err(CommitError::GaveWay(_)) => self.counts.gave_way += 1,
+            Err(CommitError::DeadlockVictim(_)) => self.counts.victims += 1,
             Err(CommitError::Failed(FsError::Blocked(_))) => {
                 self.counts.plain_blocked += 1;
                 return false;
@@ -521,7 +521,7 @@ impl Schedule<'_> {
     }
 }
 
-/// What programs do in the main view: one call each.
+/// What programs do in the main tree: one call each.
 fn plain_act(rng: &mut Rng) -> Act {
     loop {
         match random_act(rng) {
@@ -604,8 +604,8 @@ fn schedules(seeds: std::ops::Range<u64>, kinds: Kinds) -> Counts {
 fn histories_of_the_bytes_of_large_files_are_serializable() {
     let counts = schedules(0..400, Kinds::Serializable);
     println!("{counts:?}");
-    let Counts { commits, gave_way, blocked, within, within_blocked, .. } = counts;
-    let all = [commits, gave_way, blocked, within, within_blocked];
+    let Counts { commits, victims, blocked, within, within_blocked, .. } = counts;
+    let all = [commits, victims, blocked, within, within_blocked];
     assert!(all.iter().all(|n| *n > 20), "{counts:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Large files that the main view writes to beside serializable transactions.
+//! Large files that the main tree writes to beside serializable transactions.
 
 use std::io;
 use std::path::Path;

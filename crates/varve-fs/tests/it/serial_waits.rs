@@ -1,4 +1,4 @@
-//! Calls of the main view that wait for a serializable transaction, which then removes, replaces, moves, grows or cuts the file that
+//! Calls of the main tree that wait for a serializable transaction, which then removes, replaces, moves, grows or cuts the file that
 //! they are about: each ends as if it had come before that, or after it, or finds that the file is gone.
 //!
 //! All calls of the trait that are about a file or its names are tried beside all changes, of small and large files, with

@@ -412,7 +412,7 @@ fn commits_of_overlapping_trees_at_one_moment() {
     }
 }
 
-/// Files large and small, and a pair, in the main view and changed in a transaction.
+/// Files large and small, and a pair, in the main tree and changed in a transaction.
 fn worked(env: &Arc<SimEnv>) -> (VarveFs, String, VarveFs) {
     let fs = open(env);
     fs.dictionaries().create(b"tags").unwrap();

@@ -415,7 +415,7 @@ fn a_full_disk_refuses_to_change_what_a_view_sees() {
     assert!(refused > 10 && written > 10, "{refused} refused, {written} written");
 }
 
-/// Files come and go in the main view and in transactions at the same time, in the same directories; the accounts of
+/// Files come and go in the main tree and in transactions at the same time, in the same directories; the accounts of
 /// all directories stay right.
 #[test]
 fn commits_keep_the_accounts_of_directories() {

@@ -1,6 +1,6 @@
 //! Commits that are each right and together might break an invariant of the tree.
 //!
-//! Two or three transactions, with snapshot isolation and serializable, and the main view change a few directories and files at
+//! Two or three transactions, with snapshot isolation and serializable, and the main tree change a few directories and files at
 //! once, as a seed has it: large and small files, hard links, directories moved into each other, clones, limits, dictionaries,
 //! extended attributes, snapshots and rollbacks in between. Every fifth seed does little but move four directories into each other
 //! and commit. After each commit
@@ -8,10 +8,10 @@
 //! 1. the check finds nothing,
 //! 2. after one with snapshot isolation, whatever only one side changed is as that side left it, and what both changed is alike
 //!    on both sides ([`Dump::merged`]); anything else had to be a conflict,
-//! 3. after a serializable one, the main view is what the transaction saw right before.
+//! 3. after a serializable one, the main tree is what the transaction saw right before.
 //!
 //! Where all transactions are serializable and do what a model can do, what was committed is done once more there, in the order of the
-//! commits, changes of the main view among them: everything reads and comes to the same, and so do tree and bytes at the end ([`replay`]).
+//! commits, changes of the main tree among them: everything reads and comes to the same, and so do tree and bytes at the end ([`replay`]).
 //!
 //! A rollback leaves what the snapshot had, a received snapshot what was sent, in a store where a transaction is open meanwhile; what
 //! failed has changed nothing. Now and then the machine dies within a commit: what it leaves is the state before it or the one after.
@@ -53,7 +53,7 @@ struct Begun {
     id: String,
     isolation: Isolation,
     view: Arc<VarveFs>,
-    /// What the main view showed when it began, if the seed compares.
+    /// What the main tree showed when it began, if the seed compares.
     base: Option<Dump>,
     /// What was done in it.
     log: Log,
@@ -308,7 +308,7 @@ impl Run<'_> {
         self.open.push(Begun { id: txn.name, isolation, view, base, log: Log::new() });
     }
 
-    /// Does one thing in the main view or in a transaction.
+    /// Does one thing in the main tree or in a transaction.
     fn step(&mut self) {
         let at = self.rng.below(self.open.len() as u64 + 1) as usize;
         let (fs, is_serial, of) = match at.checked_sub(1).map(|at| &self.open[at]) {
@@ -322,7 +322,7 @@ impl Run<'_> {
         let (told, done) = self.act(&fs, is_serial, &mut log);
         self.tally.done += u64::from(done.is_ok());
         match at.checked_sub(1) {
-            None => self.replay(&log, "what the main view did"),
+            None => self.replay(&log, "what the main tree did"),
             Some(at) => self.open[at].log.extend(log),
         }
         let Err(error) = done else {
@@ -358,7 +358,7 @@ impl Run<'_> {
                 fs.wait_is_over(&blocked);
                 None
             }
-            Err(FsError::GaveWay) => None,
+            Err(FsError::DeadlockVictim) => None,
             Err(error) => self.fail(&format!("a view cannot be read: {error:?}")),
         }
     }
@@ -373,7 +373,7 @@ impl Run<'_> {
         }
     }
 
-    /// The main view shows `expected`.
+    /// The main tree shows `expected`.
     fn expect(&self, expected: &Dump, after: &str) {
         let Some(found) = self.dump(&self.fs) else { return };
         self.expect_in(&found, expected, after);
@@ -417,7 +417,7 @@ impl Run<'_> {
                 }
             }
             Err(error) => {
-                let gave_way = matches!(error, CommitError::GaveWay(_));
+                let is_victim = matches!(error, CommitError::DeadlockVictim(_));
                 match error {
                     CommitError::Conflict(_) => self.tally.conflicts += 1,
                     CommitError::Unfinished(_, error) => self.fail(&format!("{what}: {error:?}")),
@@ -433,7 +433,7 @@ impl Run<'_> {
                     self.expect(&theirs, &format!("{what}, which is refused,"));
                 }
                 self.open.push(begun);
-                if gave_way || self.rng.chance(60) {
+                if is_victim || self.rng.chance(60) {
                     self.abort(self.open.len() - 1);
                 }
             }
@@ -502,7 +502,7 @@ impl Run<'_> {
             match self.fs.delete_snapshot(&called) {
                 Ok(()) => drop(self.snapshots.remove(at)),
                 // A transaction that has lost its locks is still open.
-                Err(FsError::GaveWay) => {}
+                Err(FsError::DeadlockVictim) => {}
                 Err(error) => self.fail(&format!("delete {called}: {error:?}")),
             }
             self.history.push(format!("delete snapshot {called}"));

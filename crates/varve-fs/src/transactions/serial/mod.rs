@@ -9,7 +9,7 @@
 //!
 //! - The bytes and extended attributes of files in the store: they change only together with the row that has the
 //!   attributes. Large files are read as they are, since opening one to write changes its row; one that is open for
-//!   writing in the main view can be neither opened nor changed.
+//!   writing in the main tree can be neither opened nor changed.
 //! - Marks, which are the bookkeeping of [`crate::usage`], and what only the view knows.
 //!
 //! A directory's row is special, as it counts what is in it: with one lock for all of it, programs that merely pass
@@ -25,7 +25,7 @@
 //! 1. Until the row is changed the view reads the base ([`SerialStore::get`]).
 //! 2. Who has locked rows to change them has the bases of directories among them brought up to date first, after the rows of
 //!    names are locked ([`SerialStore::prepare`]): so the counts hold every name that the call can see.
-//! 3. The commit does it for all of them at last ([`SerialStore::settle`]), while nothing changes in the main view.
+//! 3. The commit does it for all of them at last ([`SerialStore::settle`]), while nothing changes in the main tree.
 //!
 //! Source: KVFS, thesis section 3.3 (strong strict two-phase locking). Departure: counts commute, after escrow locking
 //! (O'Neil 1986).
@@ -47,7 +47,7 @@ use crate::fs::VarveFs;
 use crate::locks::RowGuards;
 pub(crate) use store::SerialStore;
 
-/// How long a change of the main view waits for locks, before those who have them give way.
+/// How long a change of the main tree waits for locks, before the transactions that hold them lose them.
 const PLAIN_WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl VarveFs {
@@ -77,7 +77,7 @@ impl VarveFs {
         serial.claim(RowKey::inode(ino)).map_err(error::store)
     }
 
-    /// In a serializable view, refuses a large file that is open for writing in the main view, who does not ask us then. Its
+    /// In a serializable view, refuses a large file that is open for writing in the main tree, who does not ask us then. Its
     /// row too changes once more past our lock, when it is closed: who has read it may not write it.
     pub(crate) fn check_written_elsewhere(&self, inode: &Inode) -> FsResult<()> {
         if !self.is_written_elsewhere(inode)? {
@@ -113,14 +113,16 @@ impl VarveFs {
     /// that belongs together while it has its locks; once it has lost them others may have changed or removed it meanwhile.
     pub(crate) fn under_locks<T>(&self, found: FsResult<T>) -> FsResult<T> {
         match self.has_lost_locks() {
-            true => found.and(Err(FsError::GaveWay)).map_err(|error| self.or_gave_way(error)),
+            true => {
+                found.and(Err(FsError::DeadlockVictim)).map_err(|error| self.or_lost_locks(error))
+            }
             false => found,
         }
     }
 
     /// Why a call has failed: in a serializable view that has lost its locks for nothing else, as it may have met what others
     /// have changed or removed since.
-    pub(crate) fn or_gave_way(&self, error: FsError) -> FsError {
+    pub(crate) fn or_lost_locks(&self, error: FsError) -> FsError {
         match error {
             FsError::Storage(_)
             | FsError::Damaged(_)
@@ -129,7 +131,7 @@ impl VarveFs {
             | FsError::Busy
                 if self.has_lost_locks() =>
             {
-                FsError::GaveWay
+                FsError::DeadlockVictim
             }
             error => error,
         }
@@ -227,7 +229,7 @@ impl VarveFs {
     }
 
     /// Why a transaction has lost its locks, if it has.
-    pub(crate) fn gave_way(&self, txn: &Transaction) -> FsResult<Option<String>> {
+    pub(crate) fn why_locks_are_lost(&self, txn: &Transaction) -> FsResult<Option<String>> {
         if txn.isolation != Isolation::Serializable {
             return Ok(None);
         }
@@ -235,7 +237,7 @@ impl VarveFs {
         Ok(all
             .into_iter()
             .find(|status| status.id == txn.name().name)
-            .and_then(|found| found.gave_way))
+            .and_then(|found| found.lost_locks))
     }
 
     /// The ids of those that `blocked` a call.
@@ -257,7 +259,7 @@ impl VarveFs {
             locks: status.locks,
             was_refused: status.was_refused,
             waits_for: status.waits_for.iter().map(|id| name(*id)).collect(),
-            gave_way: status.gave_way.map(|why| match why {
+            lost_locks: status.gave_way.map(|why| match why {
                 GaveWay::Deadlock(other) => {
                     format!("it and transaction {} waited for each other", name(other))
                 }
@@ -291,7 +293,7 @@ pub struct TransactionLocks {
     /// The ids of those for whom calls of it wait.
     pub waits_for: Vec<String>,
     /// Why it has lost its locks, if it has.
-    pub gave_way: Option<String>,
+    pub lost_locks: Option<String>,
     /// A call of it failed (EBUSY), as others had locked what it asked for, or had a large file open for writing.
     pub was_refused: bool,
 }

@@ -98,7 +98,7 @@ impl Act {
         let found = self.apply(fs);
         match &found {
             Ok(found) => log.push((self.clone(), Some(found.clone()))),
-            Err(FsError::Blocked(_) | FsError::GaveWay | FsError::Busy) => {}
+            Err(FsError::Blocked(_) | FsError::DeadlockVictim | FsError::Busy) => {}
             Err(_) => log.push((self.clone(), None)),
         }
         found

@@ -83,7 +83,7 @@ fn ancestors_of_where_a_serializable_transaction_moves_a_directory_stay() {
     sound(&fs);
 }
 
-/// A directory with extended attributes that a commit removed stayed as a file without a name while the main view knew it, which it
+/// A directory with extended attributes that a commit removed stayed as a file without a name while the main tree knew it, which it
 /// cannot be: the check found it to be nowhere, and its parent's counts wrong.
 #[test]
 fn a_directory_with_attributes_that_a_commit_removes_is_gone() {
@@ -103,7 +103,7 @@ fn a_directory_with_attributes_that_a_commit_removes_is_gone() {
     assert_eq!(open(&env).check(&mut |_| ()).unwrap().findings, []);
 }
 
-/// A transaction and the main view exchanged the same two directories: the names were alike, so the commit succeeded, and what lay
+/// A transaction and the main tree exchanged the same two directories: the names were alike, so the commit succeeded, and what lay
 /// below was counted as moved twice.
 #[test]
 fn the_same_exchange_of_directories_twice_is_a_conflict() {
@@ -142,7 +142,7 @@ fn a_name_that_came_and_went_in_a_transaction_is_no_change_of_what_is_there() {
     }
 }
 
-/// A serializable transaction that had seen a directory of a clone, whose names the main view copied then, took it for one that had lost
+/// A serializable transaction that had seen a directory of a clone, whose names the main tree copied then, took it for one that had lost
 /// its loan: every call that needed its names failed until the transaction ended.
 #[test]
 fn a_directory_of_a_clone_that_others_unfold_is_unfolded_for_a_serializable_transaction() {
@@ -172,7 +172,7 @@ fn a_directory_of_a_clone_that_others_unfold_is_unfolded_for_a_serializable_tran
 }
 
 /// What was asked for a clone in a transaction was refused, but its directories had told those above what they hold: the commit of what
-/// the main view had changed there meanwhile left a directory that nobody would let tell.
+/// the main tree had changed there meanwhile left a directory that nobody would let tell.
 #[test]
 fn a_transaction_that_is_asked_for_a_clone_changes_nothing() {
     let fs = open(&sim_store(8, &FormatOptions::default()));

@@ -1,7 +1,7 @@
 //! What was committed, done once more on a model in the order of the commits.
 //!
-//! All of a serializable transaction happens at the moment of its commit, and each change of the main view by itself. So the model must
-//! find what each call found, names that are not there included, and be what the main view is at the end.
+//! All of a serializable transaction happens at the moment of its commit, and each change of the main tree by itself. So the model must
+//! find what each call found, names that are not there included, and be what the main tree is at the end.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ type Seen = (FileType, u32, u32, u64, Vec<Option<Vec<u8>>>);
 /// See the module's comment.
 pub(super) struct Replay {
     model: ModelFs,
-    /// The numbers that directories of the main view have in the model.
+    /// The numbers that directories of the main tree have in the model.
     dirs: BTreeMap<InodeId, InodeId>,
     /// What has come to something else.
     differs: Option<String>,
