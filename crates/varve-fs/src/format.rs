@@ -70,8 +70,8 @@ pub(crate) fn begin_store(
     Ok(lock)
 }
 
-/// Refuses a directory with parts of a store, as a load that failed leaves: its rows and large files would be among those of the
-/// new one.
+/// Refuses a directory with parts of a store, as a load that failed leaves: its rows and large files would be taken for files of the
+/// new store.
 fn check_nothing_left(env: &dyn Env, dir: &Path) -> StoreResult<()> {
     for part in [engine_dir(dir), objects_dir(dir), views_dir(dir), preimages_dir(dir)] {
         match env.list(&part) {

@@ -57,8 +57,8 @@ pub struct VarveFs {
     dictionaries: Arc<Dictionaries>,
     /// Held while a directory moves to another parent, so that the tree above it stands still.
     pub(crate) tree: Mutex<()>,
-    /// Counts the operations that changed the place of an inode, when they have written and still hold
-    /// their locks: who scans rows and then locks one knows by it whether the row may have changed.
+    /// Counts the operations that changed the location of an inode, when they have written and still hold
+    /// their locks: an operation that scans rows and then locks one sees by it whether the row may have changed.
     pub(crate) moves: AtomicU64,
     /// Files may end elsewhere than the front end believes, as they change by commits, or in the main tree beside a view.
     pub(crate) ends_move: AtomicBool,
@@ -184,13 +184,13 @@ impl VarveFs {
         &self.dir
     }
 
-    /// Syncs everything and lets go of the store. Later calls fail.
+    /// Syncs everything and closes the store. Later calls fail.
     pub fn close(&self) -> StoreResult<()> {
         self.shut_down(true).1
     }
 
-    /// Syncs everything and closes the store; if it `ends` here, what only open handles kept goes. Gives the
-    /// lock, which is let go of when it is dropped.
+    /// Syncs everything and closes the store; if it `ends` here, inodes that only open handles kept are removed. Returns the
+    /// lock, which is released when it is dropped.
     pub(crate) fn shut_down(&self, ends: bool) -> (Option<Box<dyn FileLock>>, StoreResult<()>) {
         self.stop_reaper();
         if let Some(views) = &self.views {
@@ -217,7 +217,7 @@ impl VarveFs {
         (self.lock.lock().take(), closed.and(synced))
     }
 
-    /// Of the main tree: lets go of the states that clones read from.
+    /// Of the main tree: closes the states that clones read from.
     fn close_sources(&self) {
         if let (Some(_), Some(sources)) = (&self.views, &self.sources) {
             sources.close();

@@ -1,7 +1,7 @@
 //! A large file in the main tree: the object, whose preimage is saved for the views that see it before it changes
 //! ([`crate::preimages`]).
 //!
-//! Who has its descriptor, like the kernel, goes past that; so it is only given away when all of the object is
+//! A holder of its descriptor, like the kernel, goes past that; so it is only given away when all of the object is
 //! kept or no view sees it ([`crate::open`]).
 
 use std::fmt;

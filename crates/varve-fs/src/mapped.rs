@@ -1,20 +1,20 @@
 //! Large files that programs may go on writing to although they have closed them.
 //!
-//! Who has a large file open for writing straight may map it and close it. What he then changes in memory goes to the object, and
-//! nobody is told, neither of that nor of its end. So:
+//! A program that has a large file open for writing straight may map it and close it. What it then changes in memory goes to the
+//! object, and the kernel reports neither these writes nor their end. So:
 //!
 //! 1. A file that is open for writing straight is noted when it is closed, before it counts as closed
 //!    ([`Mapped::note`](crate::objects::Mapped::note)).
-//! 2. Who must know of all that is written straight asks which of those are still mapped ([`VarveFs::mapped_files`]): the kernel says
-//!    of an object whether somebody has it open for writing, as a mapping does. A view that begins has all of them kept,
-//!    as those that are open; a commit that would change one is refused. A serializable transaction, which sees the object itself, does not
-//!    open one ([`VarveFs::check_changed_elsewhere`]).
-//! 3. Those that are not mapped are forgotten when they are asked about, and when many are noted.
+//! 2. An operation that must know all files that are written straight asks which of the noted files are still mapped
+//!    ([`VarveFs::mapped_files`]): the kernel says whether somebody has an object open for writing, as a mapping has. A view that begins
+//!    saves a preimage of each of them, as of the files that are open; a commit that would change one is refused. A serializable
+//!    transaction, which sees the object itself, does not open one ([`VarveFs::check_changed_elsewhere`]).
+//! 3. Files that are not mapped are forgotten when somebody asks for them, and when many are noted.
 //!
-//! Neither a process that takes over nor the next mount knows of what was closed before and is mapped still.
+//! Neither a process that takes over nor the next mount knows files that were closed before and are still mapped.
 //!
-//! Programs that have a file open straight when the daemon dies go on writing to it, too, and the next mount is told nothing of
-//! their opening it. So a mount notes each file of which a pending row says that it was being written, if somebody has its
+//! Programs that have a file open straight when the daemon dies go on writing to it, too, and the kernel reports no open
+//! to the next mount. So a mount notes each file that was being written according to a pending row, if somebody has its
 //! object open for writing ([`VarveFs::note_left_open`]), and leaves its row dirty until nobody has. So does a process that takes over.
 
 use varve_types::InodeId;
@@ -31,7 +31,7 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Whether somebody still writes to a file who opened it before a daemon died.
+    /// Whether a program still writes to a file that it opened before a daemon died.
     pub(crate) fn is_left_written(&self, ino: InodeId) -> FsResult<bool> {
         if !self.objects.mapped.is_left(ino) {
             return Ok(false);

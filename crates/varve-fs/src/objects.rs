@@ -1,7 +1,7 @@
 //! Large files: one file each in the storage below, `objects/K/J/I` with J = I / 10000 and
 //! K = J / 10000, where I is the inode id.
 //!
-//! An object that a row claims must be durable before that row is. Whoever writes such a row first calls
+//! An object that a row claims must be durable before that row is. The writer of such a row first calls
 //! [`Objects::claim`] and marks the batch as depending on external data; the store then calls
 //! [`Objects::sync_claimed`] before the batch becomes durable. Some objects are held open for that
 //! ([`crate::descriptors`]). If there are more, one sync of the whole tree costs less than one for each; so it
@@ -72,7 +72,7 @@ pub(crate) struct Objects {
     /// The first failed sync of an object. What was written before it is unknown, so nothing that
     /// depends on it may be called durable again.
     failed: OnceLock<String>,
-    /// Held by the one who syncs, so that the next waits for the end of it.
+    /// Held during a sync, so that the next one waits for its end.
     syncing: Mutex<()>,
     unclaimed: Unclaimed,
     storage: Arc<Storage>,
@@ -81,7 +81,7 @@ pub(crate) struct Objects {
     /// Held for reading while several bytes are read that must belong together, for writing while a commit changes
     /// objects. Whoever holds it waits for no lock of a row.
     pub(crate) installing: RwLock<()>,
-    /// Of a view: held by the one who makes an object of its own.
+    /// Of a view: held while an object of its own is made.
     making: Mutex<()>,
     origin: Origin,
     pub(crate) stamps: Stamps,
@@ -117,7 +117,7 @@ struct Claimed {
     more: bool,
     /// Nothing becomes durable any more that claims one.
     ended: bool,
-    /// Those made since: no row that claims one of them is durable.
+    /// The objects made since: no row that claims one of them is durable.
     made: HashSet<InodeId>,
     /// Directories with new names.
     dirs: BTreeSet<PathBuf>,
@@ -132,7 +132,7 @@ impl Claimed {
 }
 
 impl Objects {
-    /// Those of the store in `store`, which nobody has written to yet. At most `open_max` are open at once, those of views included.
+    /// The objects of the store in `store`, which nobody has written to yet. At most `open_max` are open at once, objects of views included.
     pub(crate) fn new(env: Arc<dyn Env>, store: &Path, open_max: usize) -> StoreResult<Objects> {
         let fail = |source| StoreError::Io { action: "open", path: store.to_path_buf(), source };
         let (watch, asking) = (env.watch(store).map_err(fail)?, Mutex::default());
@@ -200,7 +200,7 @@ impl Objects {
         }
     }
 
-    /// Keeps all of the object of `ino` for the views that see it, for who changes it without telling.
+    /// Saves all of the object of `ino` for the views that see it, before a change that is not reported.
     pub(crate) fn save_all(&self, ino: InodeId) -> FsResult<()> {
         let Some(preimages) = self.preimages() else { return Ok(()) };
         let path = self.path(ino);
@@ -209,14 +209,14 @@ impl Objects {
             .map_err(|error| error::object("keep for a view", &path, error))
     }
 
-    /// Whether the object of `ino` may be changed by who does not tell, without copying it.
+    /// Whether the object of `ino` may be changed without a report, without copying it.
     pub(crate) fn is_free(&self, ino: InodeId, object: &dyn File) -> FsResult<bool> {
         let Some(preimages) = self.preimages() else { return Ok(true) };
         let fail = |error| error::object("keep for a view", &self.path(ino), error);
         preimages.is_free(ino, object).map_err(fail)
     }
 
-    /// The object of `ino`, which is `file`, for who reads and changes it.
+    /// The object of `ino`, which is `file`, to read and change it.
     pub(crate) fn wrap(&self, ino: InodeId, file: Arc<dyn File>) -> Arc<dyn File> {
         match self.preimages() {
             Some(preimages) => Arc::new(MainFile::new(Arc::clone(preimages), ino, file)),
@@ -514,7 +514,7 @@ impl Objects {
         }
     }
 
-    /// Lets go of the overlays below `dir`, which nobody uses any more.
+    /// Forgets the overlays below `dir`, which nobody uses any more.
     pub(crate) fn forget_below(&self, dir: &Path) {
         self.overlays.forget_below(dir);
     }

@@ -45,7 +45,7 @@ impl VarveFs {
         take_lock(env, dir, None)
     }
 
-    /// [`VarveFs::open`] for who has the store's lock.
+    /// [`VarveFs::open`] for a caller that has the store's lock.
     pub fn open_locked(
         env: Arc<dyn Env>,
         dir: &Path,
@@ -57,7 +57,7 @@ impl VarveFs {
         let reserve = Reserve::find(&env, &engine_dir(dir), db_options.space_reserve_bytes);
         let note = || write_note(lock.as_ref(), options.mount_point.as_deref());
         match reserve.with_room(note) {
-            // It only helps others to name who has the store open.
+            // The note only helps others to name the process that has the store open.
             Err(error) if is_no_space(&error) => {
                 log::warn!("cannot say who has {} open: {error}", dir.display())
             }
@@ -75,7 +75,7 @@ impl VarveFs {
             VarveFs::open_on(env, dir, options.clone(), lock, open)
         };
         match open_on(Arc::clone(&env)) {
-            // Who only reads needs none.
+            // A mount that only reads needs no room.
             Err(StoreError::NoSpace { .. }) if options.read_only => {
                 log::warn!(
                     "{} has no room for what opening it writes: that stays in memory",
@@ -95,7 +95,7 @@ impl VarveFs {
         options: MountOptions,
         engine: DbOptions,
     ) -> StoreResult<VarveFs> {
-        // As in every mount, who made the call waits.
+        // As in every mount, the caller waits.
         let (db_env, engine) =
             (Arc::clone(&env), DbOptions { lock_wait: Duration::ZERO, ..engine });
         let open = |engine_dir: &Path| EngineKind::Varve.open(&db_env, engine_dir, engine);

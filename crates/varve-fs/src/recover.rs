@@ -48,7 +48,7 @@ impl VarveFs {
     /// made of large files. Objects half removed are the reaper's ([`crate::reaper`]), as that may take long.
     ///
     /// A mount that may not change anything does the last alone, as it recovers the log: rows say that the commit has
-    /// happened, and whoever reads large files must not see what was before it.
+    /// happened, and readers of large files must not see what was before it.
     pub(crate) fn finish_pending(&self) -> FsResult<()> {
         let (mut finished, read_only) = (0, self.options.read_only);
         let mut is_durable = false;

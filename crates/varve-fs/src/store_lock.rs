@@ -1,4 +1,6 @@
-//! The file `LOCK` of a store: who has it open keeps it locked, and notes in it who that is.
+//! The file `LOCK` of a store: the process that has the store open locks it, and notes its id and mount point in it.
+//!
+//! In: the directory of a store. Out: its lock, or what the note says. Never: waits for the lock.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -10,7 +12,7 @@ use varve_env::{Env, FileLock, OpenMode, is_no_space};
 
 use crate::superblock::lock_path;
 
-/// Takes the lock of the store in `dir`, or says who holds it.
+/// Takes the lock of the store in `dir`, or says which process holds it.
 pub(crate) fn take_lock(
     env: &dyn Env,
     dir: &Path,
@@ -28,7 +30,7 @@ pub(crate) fn take_lock(
     match env.lock(&path).map_err(io)? {
         Some(lock) => {
             match write_note(lock.as_ref(), mount_point) {
-                // Who opens the store finds room for it.
+                // Opening the store finds room for the note.
                 Err(error) if is_no_space(&error) => {}
                 written => written.map_err(io)?,
             }
@@ -41,7 +43,7 @@ pub(crate) fn take_lock(
     }
 }
 
-/// Notes at a lock who holds it.
+/// Notes in the file of a lock which process holds it.
 pub(crate) fn write_note(lock: &dyn FileLock, mount_point: Option<&Path>) -> std::io::Result<()> {
     let note =
         serde_json::json!({ "pid": std::process::id(), "mount_point": mount_point.written() });
@@ -52,7 +54,7 @@ pub(crate) fn write_note(lock: &dyn FileLock, mount_point: Option<&Path>) -> std
 const NOTE_BYTES_MAX: usize = 32 << 10;
 
 /// What the process that has the store in `dir` open says of itself: a JSON object with `pid` and
-/// `mount_point`. An old note stays when nobody has it open.
+/// `mount_point`. An old note stays after the store is closed.
 pub fn holder(env: &dyn Env, dir: &Path) -> Option<String> {
     let file = env.open(&lock_path(dir), OpenMode::Read).ok()?;
     let mut note = vec![0; NOTE_BYTES_MAX];
@@ -61,7 +63,7 @@ pub fn holder(env: &dyn Env, dir: &Path) -> Option<String> {
     String::from_utf8(note).ok().filter(|note| !note.is_empty())
 }
 
-/// A lock that is held until the last of those who share it lets go.
+/// A lock that is held until all of its owners have dropped it.
 #[derive(Debug)]
 pub(crate) struct SharedLock(Arc<Box<dyn FileLock>>);
 

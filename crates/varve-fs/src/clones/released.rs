@@ -47,13 +47,13 @@ impl Released {
         self.is_due.load(Ordering::Relaxed)
     }
 
-    /// Those to be looked at now.
+    /// Takes the sources to be looked at now.
     pub(super) fn take(&self) -> BTreeSet<Epoch> {
         self.is_due.store(false, Ordering::Release);
         std::mem::take(&mut self.sources.lock().now)
     }
 
-    /// Those older than `before` that only views read from, one of which has ended.
+    /// Takes the sources older than `before` that only views read from, one of which has ended.
     pub(super) fn take_of_views(&self, before: Epoch) -> BTreeSet<Epoch> {
         let of_views = &mut self.sources.lock().of_views;
         let others = of_views.split_off(&before);

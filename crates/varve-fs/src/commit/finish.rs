@@ -86,10 +86,10 @@ impl VarveFs {
     }
 
     /// What comes after the locks of a commit of rows alone. All who are here at the same time share a sync. What a crash before
-    /// it needs is there until it is done: what the view sees of large files is kept, and what it has in files of its own stays.
+    /// it needs is there until it is done: the preimages of the view and its own files stay.
     pub(super) fn finish_rows(&self, plan: &Plan, epoch: Epoch) -> FsResult<()> {
         self.make_durable()?;
-        // One at a time, as what views have kept goes from one to the next.
+        // One at a time, as preimages go from one view to the next.
         let views = self.views()?;
         let changing = views.lock_changes();
         if views.is_closed() {
@@ -112,7 +112,7 @@ impl VarveFs {
         })
     }
 
-    /// Has the store refuse changes as a transaction is committed, but `what` is the matter.
+    /// Makes the store refuse changes, as a transaction is committed but `what` has failed.
     fn unfinished(&self, what: &str) -> FsResult<()> {
         let cause = format!("a transaction is committed, but {what}");
         // Of several failures the store tells the first.
@@ -210,7 +210,7 @@ impl VarveFs {
             let ino = inode.ino;
             let range = KeyRange::prefix(&RowKey::prefix_bytes(ino));
             let mut rows = None;
-            // A directory keeps no rows: who is in it finds nothing there.
+            // A directory keeps no rows: programs that are in it find nothing there.
             let is_dir = matches!(inode.content, Content::Directory(_));
             if !is_dir && (inode.has_xattrs || matches!(inode.content, Content::Chunks)) {
                 let scan = before.scan(self.data, range.clone(), Direction::Forward);
@@ -239,7 +239,7 @@ impl VarveFs {
                 }
             }
             if inode.has_xattrs {
-                // With the inode, which says that there are some: who asks for them meanwhile waits for nobody.
+                // With the inode, which says that there are some: a request for them meanwhile waits for nobody.
                 let found =
                     before.scan(self.data, rows_from(RowKey::xattr(ino, 0)), Direction::Forward);
                 for row in found.map_err(error::store)? {

@@ -52,7 +52,7 @@ impl VarveFs {
         let usages_after = usages_by(&after, &tops, &marked)?;
         let used = |of: &HashMap<InodeId, Usage>, top| of.get(&top).copied().unwrap_or_default();
         for top in tops {
-            // Those that the commit brings hold for it already.
+            // Limits that the commit brings hold for it already.
             let key = RowKey::limits(top);
             let Some(row) = after(key)? else { continue };
             let limits =

@@ -27,7 +27,7 @@
 //!    orphans.
 //!
 //! Where no objects are to be written or removed for step 5, which holds for all but large files, step 6 comes first and all locks are
-//! let go of before the store is synced: commits that are under way at the same time wait for one sync together.
+//! released before the store is synced: commits that are under way at the same time wait for one sync together.
 //!
 //! Two commits that are each right may break together what the check looks for ([`crate::fsck`]). What keeps them from it:
 //!
@@ -40,7 +40,7 @@
 //! entries have their directory             a name that comes or goes changes its directory's row; removed by the other, that
 //!                                          row is in conflict
 //! a name is there once                     the names of one hash are one row; two changes of what it holds are in conflict
-//! an inode is in one place                 moved, it changes the rows of both names; what is gone is told from what the commit makes of
+//! an inode is in one place                 moved, it changes the rows of both names; what is gone follows from what the commit makes of
 //!                                          rows, whatever the transaction has in them ([`Plan`])
 //! a directory has one name, in its parent  its row says the parent: moved twice, it is in conflict
 //! links are counted, parent pointers lead  a name more or less changes the row of a file, which does not merge
@@ -61,8 +61,8 @@
 //!
 //! A rollback is such a commit; what is received is committed only if nothing has changed. `tests/it/write_skew.rs` tries it.
 //!
-//! The kernel is told by the caller, who must hold no locks then. From the end of step 4 on it is committed: what fails later is
-//! [`CommitError::Unfinished`], and the kernel is told all the same ([`finish`]).
+//! The caller, which must hold no locks then, tells the kernel. From the end of step 4 on it is committed: what fails later is
+//! [`CommitError::Unfinished`], and the kernel has to forget all the same ([`finish`]).
 
 mod attributes;
 mod checks;
@@ -445,7 +445,7 @@ fn installs(view: &VarveFs, plan: &Plan) -> FsResult<Vec<InodeId>> {
     Ok(own.into_iter().filter(|ino| !gone.contains(ino)).collect())
 }
 
-/// What is told of a commit that has happened, of which all is `done` or not.
+/// The result of a commit that has happened, whether all of it is `done` or not.
 fn ended(plan: Plan, done: FsResult<()>) -> Result<Committed, CommitError> {
     match done {
         Ok(()) => Ok(plan.told),

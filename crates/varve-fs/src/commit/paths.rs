@@ -1,4 +1,4 @@
-//! Paths of inodes and rows: for people who are told of a conflict, and for who goes to open files by their names.
+//! Paths of inodes and rows: for reports of conflicts, and to open files by their names.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -30,7 +30,7 @@ impl VarveFs {
         Ok(paths)
     }
 
-    /// Those of these files that have a name, each with a path from the root on.
+    /// The files among these that have a name, each with a path from the root on.
     pub(super) fn named_files(&self, files: &[InodeId]) -> FsResult<Vec<(InodeId, PathBuf)>> {
         let top = self.path_of(InodeId::ROOT)?.unwrap_or_default();
         let top = Path::new(OsStr::from_bytes(&top));

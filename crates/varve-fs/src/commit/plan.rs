@@ -36,7 +36,7 @@ pub(super) struct Plan {
     pub(crate) told: Committed,
     /// Where inodes of the main tree are to be found.
     pub(crate) arrived: BTreeMap<InodeId, InodeLocation>,
-    /// Those of them that have no name.
+    /// The inodes among them that have no name.
     pub(crate) nameless: BTreeSet<InodeId>,
     /// Inodes that left a place, which are gone if they arrive nowhere: directories, and what the kernel knows.
     pub(crate) left: Vec<Inode>,

@@ -1,10 +1,10 @@
 //! Large files whose rows could not follow them when they were closed: a transaction had locked what that changes, or something
-//! was short, such as descriptors. And those that programs write to which opened them before an earlier daemon died.
+//! was short, such as descriptors. And large files that programs write to which opened them before an earlier daemon died.
 //!
 //! 1. Such a file waits here, and stays known as if it was looked up, so that its row is found ([`VarveFs::settle_unwritten`]).
-//! 2. Once locks have gone, or after [`RETRY_AFTER`](queue::RETRY_AFTER), who next changes anything brings the row up to date, and of many the first
-//!    [`SETTLED_MAX`] ([`VarveFs::settle_waiting`]). The others have their turn with the next change, or if some have failed again
-//!    after the same time. Who begins a view or rolls back does so with all at once ([`VarveFs::settle_all_waiting`]).
+//! 2. Once locks have gone, or after [`RETRY_AFTER`](queue::RETRY_AFTER), the next change of anything brings the row up to date, and of
+//!    many rows the first [`SETTLED_MAX`] ([`VarveFs::settle_waiting`]). The others have their turn with the next change, or if some
+//!    have failed again after the same time. A view that begins, and a rollback, settle all at once ([`VarveFs::settle_all_waiting`]).
 //!
 //! Until then it counts with the size that it had before. What still waits when the store is closed, and what there is no room
 //! for here, is left to the next writer's release or the next mount, which finds the pending row.
@@ -29,8 +29,8 @@ const UNSETTLED_MAX: usize = 1024;
 const SETTLED_MAX: usize = 64;
 
 impl VarveFs {
-    /// Brings the row of a file up to date to which perhaps nobody writes any more. If that fails it stays dirty, which is right
-    /// as well, and is tried again later.
+    /// Brings the row of a file up to date that perhaps nobody writes any more. If that fails the row stays dirty, which is right
+    /// as well, and it is tried again later.
     pub(crate) fn settle_unwritten(&self, ino: InodeId) {
         let why = match self.settle_object(ino) {
             // Without a row there is nothing to bring up to date.
@@ -51,13 +51,13 @@ impl VarveFs {
         }
     }
 
-    /// Has it tried again later.
+    /// Queues a file to be settled later.
     pub(super) fn settle_later(&self, ino: InodeId, why: &FsError) -> FsResult<()> {
         let held = self.hold(ino)?;
         if self.unsettled.len() >= UNSETTLED_MAX {
             return Err(FsError::TryAgain);
         }
-        // Each that waits has one lookup, whoever adds it.
+        // Each file that waits has one lookup.
         self.session.inodes.note_lookup(ino, held.place())?;
         if !self.unsettled.add(ino, why, self.monotonic_ms()) {
             self.session.inodes.forget(ino, 1)?;

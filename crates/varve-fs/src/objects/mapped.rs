@@ -16,10 +16,10 @@ pub(crate) struct Mapped(Mutex<Noted>);
 struct Noted {
     /// Each with the number of its last note.
     files: BTreeMap<InodeId, u64>,
-    /// Those that were left open by the death of a daemon, until they are looked at and nobody has them any more.
+    /// The files that a daemon left open when it died, until nobody has them open any more.
     left: BTreeSet<InodeId>,
     next: u64,
-    /// Beyond so many it is looked again which are mapped, if that is more than [`NOTED_MAX`].
+    /// With more files than this, and more than [`NOTED_MAX`], it is time to look which are still mapped.
     look_at: usize,
 }
 
@@ -44,7 +44,7 @@ impl Mapped {
         self.0.lock().files.contains_key(&ino)
     }
 
-    /// Whether a file counts as one that is written to by who opened it before a daemon died.
+    /// Whether a file counts as written to by programs that opened it before a daemon died.
     pub(crate) fn is_left(&self, ino: InodeId) -> bool {
         self.0.lock().left.contains(&ino)
     }

@@ -362,7 +362,7 @@ impl Preimages {
     }
 
     /// Whether all of the object of `ino` is saved, or need not be, or can be at once as room is shared: then it may be
-    /// changed by who does not tell.
+    /// changed by the kernel, which reports no change.
     pub(crate) fn is_free(&self, ino: InodeId, object: &dyn File) -> io::Result<bool> {
         let _writing = self.writing.read();
         let Some(newest) = self.newest_for(ino) else { return Ok(true) };

@@ -46,7 +46,7 @@ impl FoldedThen {
 }
 
 impl VarveFs {
-    /// Unfolds in `view`, which is as `before` by now, those of `folded` that are known.
+    /// Unfolds in `view`, which is as `before` by now, the directories of `folded` that the kernel knows.
     pub(super) fn unfold_known(
         &self,
         view: &VarveFs,

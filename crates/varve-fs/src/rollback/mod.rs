@@ -4,16 +4,16 @@
 //! In: the name of a snapshot. Out: the main tree as it was then, and what the kernel has to forget. Never: removes a snapshot, or changes
 //! the main tree but by a commit.
 //!
-//! 1. A transaction begins, which nobody sees ([`Purpose::Rollback`]).
+//! 1. A transaction begins that users do not see ([`Purpose::Rollback`]).
 //! 2. Each row that was written after the snapshot gets its value of then, or goes ([`Undo`]). Left alone are the
 //!    store's own counters and marks, and what is pending, but for files that were being written to at the time of
 //!    the snapshot. Files that were open then without a name are no part of the tree, and do not come back.
-//! 3. Large files that changed come, as the snapshot sees them, to where a transaction keeps its own; those that the
+//! 3. Large files that changed are copied, as the snapshot sees them, to where a transaction has its own; files that the
 //!    snapshot does not have are to be removed.
 //! 4. Directories of clones that have copied their names since do so in the transaction ([`folded`]).
 //! 5. The transaction is committed ([`crate::commit`]): names and inodes of the kernel, open files, quotas and the
-//!    accounts of directories follow, and a crash leaves all of it or nothing. What was begun and not committed when
-//!    the process died is dropped by the next mount.
+//!    accounts of directories follow, and a crash leaves all of it or nothing. The next mount drops a rollback that was begun
+//!    and not committed when the process died.
 //!
 //! What programs change meanwhile counts as changed after the rollback if the two can both be, else all is done again.
 //! All snapshots stay, those after this one too. Costs the changes, and copies of the large files that changed.
@@ -34,8 +34,7 @@ use varve_schema::{
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
 
-use crate::commit::Committed;
-use crate::commit::{CommitError, Ending};
+use crate::commit::{CommitError, Committed, Ending};
 use crate::dictionaries::unreadable;
 use crate::epoch::Epoch;
 use crate::error;
@@ -50,13 +49,13 @@ use folded::FoldedThen;
 const ATTEMPTS: u32 = 20;
 /// The wait between two of them.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Rows after which it is told how far it is.
+/// Rows between two reports of progress.
 const TOLD_ROWS: u64 = 1 << 10;
 /// Bytes of one write to the transaction, about.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// The parts of a rollback, as they are told to who watches it: rows of the state now are looked at, large files copied where
-/// they must be, and what that has come to is committed.
+/// The phases of a rollback, as progress reports name them: it looks at rows of the present state, copies large files where
+/// it must, and commits the changes.
 pub const ROLL_BACK_PHASES: [&str; 3] = [ROWS, LARGE_FILES, CHANGES];
 const ROWS: &str = "rows";
 const LARGE_FILES: &str = "large files";
@@ -100,7 +99,7 @@ impl VarveFs {
         self.roll_back_watched(name, &mut |_| ())
     }
 
-    /// The same, and tells how far it is, by [`ROLL_BACK_PHASES`]; from the beginning where it meets changes of others.
+    /// The same, and reports progress by [`ROLL_BACK_PHASES`]. It begins again where it meets changes of others.
     pub fn roll_back_watched(
         &self,
         name: &str,

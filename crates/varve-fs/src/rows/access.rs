@@ -87,7 +87,7 @@ impl VarveFs {
     pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
         let released = std::mem::take(&mut changes.released_sources);
         self.accounts.commit(changes)?;
-        // No sooner: who is told looks for loans at once, and would still find this one.
+        // Not before: the source is looked at at once, and this reference would still be found.
         if let Some(sources) = &self.sources {
             released.into_iter().for_each(|source| sources.note_returned(Epoch::of(source)));
         }

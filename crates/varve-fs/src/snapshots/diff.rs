@@ -1,15 +1,15 @@
-//! What has changed between two states, told by paths: a transaction and what it began over, or a snapshot and a later
-//! one or the present.
+//! What has changed between two states, as paths: a transaction and the state that it began on, or a snapshot and a later
+//! snapshot or the present.
 //!
 //! 1. The keys of `data` that changed, and the large files that were written to, tell whose bytes or extended
-//!    attributes are others: those that a transaction has copies of, and those that were kept for the older snapshot
+//!    attributes have changed: files that a transaction has copies of, and files with a preimage for the older snapshot
 //!    or one between the two ([`crate::preimages`]).
 //! 2. The rows of `meta` that changed tell names that came and went, and inodes that differ.
 //! 3. Large files that were being written to all the while have no row that changed, but pending rows that name them.
 //! 4. What went in one place and came in another is one rename.
 //! 5. Paths are followed up in the state that has the name.
 //!
-//! Costs the number of changes, each with the directories above it. What programs change meanwhile may be told or not.
+//! Costs the number of changes, each with the directories above it. Changes that programs make meanwhile may be reported or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -37,7 +37,7 @@ use crate::rows::{read_entry_row, read_inode_row, read_path, read_pending_row};
 use crate::superblock::view_dir;
 use crate::transactions::Isolation;
 
-/// Changes that are told, about; those beyond are not looked at.
+/// About how many changes are reported. It looks at no more.
 const CHANGES_MAX: usize = 100_000;
 
 /// What has become of a path.
@@ -72,7 +72,7 @@ pub struct PathChange {
 pub struct Diff {
     /// In the order of paths.
     pub changes: Vec<PathChange>,
-    /// False if there is more than is told.
+    /// False if there are more changes than these.
     pub complete: bool,
 }
 
@@ -185,7 +185,7 @@ impl VarveFs {
         let spaces = [self.meta, self.data];
         self.tell(walk, &|each| {
             after.changes_since(&before, &spaces, &mut |keyspace, key, is| {
-                // Whoever wrote a row as it was changed nothing.
+                // A write of a row as it was has changed nothing.
                 let was = before.get(keyspace, key);
                 was.is_ok_and(|was| was == is) || each(keyspace, key, is)
             })
@@ -382,7 +382,7 @@ impl<'a> Walk<'a> {
         self.linked(is)
     }
 
-    /// Notes the name by which an inode with a row of its own is told.
+    /// Notes the name by which an inode with a row of its own is reported.
     fn linked(&mut self, is: &Inode) -> FsResult<()> {
         if let Some(home) = is.home {
             let key = RowKey::parent(is.ino, home.hash);

@@ -72,7 +72,7 @@ impl VarveFs {
         Ok(views.held.hold(snapshots))
     }
 
-    /// Deletes a snapshot. What only it held is freed afterwards; what clones still read from it, when they do no more.
+    /// Deletes a snapshot. What only it held is freed afterwards; what clones still read from it, when they do not read it any more.
     /// REQUIRES: it is not open.
     pub fn delete_snapshot(&self, name: &str) -> FsResult<()> {
         self.writable()?;
@@ -98,7 +98,7 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Refuses a snapshot of which a repair lost rows: those that are absent would be taken for holes.
+    /// Refuses a snapshot that lost rows in a repair: absent rows would be taken for holes.
     pub(crate) fn require_whole(&self, epoch: Epoch) -> FsResult<()> {
         let lost = Lost::read(self.env.as_ref(), &self.dir);
         let lost = lost.map_err(|error| error::object("read", &self.dir.join(LOST_NAME), error))?;

@@ -5,14 +5,14 @@
 //!                            to D, and to the root from there
 //! ```
 //!
-//! 1. Who looks for `.varve` in D and finds no such name finds this directory, if there are snapshots. Its inode id, and that of
-//!    `snapshots` in it, are made of D's. A file or directory of that name goes before.
-//! 2. Who looks for a snapshot's name there finds a link if D, known by its inode id, was in that snapshot: to the path that
+//! 1. A lookup of `.varve` in D finds this directory if D has no entry of that name and there are snapshots. Its inode id, and that
+//!    of `snapshots` in it, are made of D's. A file or directory of that name takes precedence.
+//! 2. A lookup of a snapshot's name there finds a link if D, known by its inode id, was in that snapshot: to the path that
 //!    D had then, by as many steps up as D is deep now.
 //! 3. The kernel keeps the target of a link as long as it knows the inode. So another target is another inode: links are
 //!    numbered, and the [`LINKS_MAX`](super::links) that were looked up last are known.
 //!
-//! None of these names is believed for any time, so whatever is renamed, removed or no snapshot any more is seen at once.
+//! The kernel caches none of these names, so that it sees at once what was renamed, removed or is no snapshot any more.
 //!
 //! A directory of a clone has no row in snapshots that began before somebody looked into the directory that holds it. It is
 //! found there, and gets one, by the way that leads to it now; if it was moved to another directory since, it is not.

@@ -167,7 +167,7 @@ impl VarveFs {
         let (perm, nlink, size) = match &content {
             Content::Directory(_) => (0o755, 2, 0),
             Content::Symlink(target) => (0o777, 1, target.len() as u64),
-            // Who may set attributes on it is asked when it is done, so that all are told the same.
+            // The right to set attributes on it is checked when they are set, so that all callers get the same answer.
             _ => (0o666, 1, 0),
         };
         Some(Inode {
@@ -187,8 +187,8 @@ impl VarveFs {
         })
     }
 
-    /// Lists a synthetic directory. Cookies are made of the numbers of the names, so that one who goes on behind one that is gone by
-    /// now misses none.
+    /// Lists a synthetic directory. Cookies are made of the numbers of the names, so that a listing that goes on behind a name that
+    /// is gone misses none.
     pub(crate) fn list_synthetic(
         &self,
         dir: InodeId,
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
     use crate::{FormatOptions, MountOptions};
 
-    /// Those behind one that went between two pieces of a listing were left out.
+    /// A listing in pieces left out the names behind one that went in between.
     #[test]
     fn a_listing_in_pieces_tells_all_that_stay() {
         let (machine, dir): (Arc<dyn Env>, _) = (SimEnv::new(1), Path::new("/store"));

@@ -110,7 +110,7 @@ impl VarveFs {
         Ok(all.filter(|txn| txn.purpose == Purpose::User).collect())
     }
 
-    /// Those too that nobody is to see.
+    /// The open transactions, those included that only this program uses.
     pub(crate) fn all_transactions(&self) -> FsResult<Vec<Transaction>> {
         Ok(open_in(self.views()?.db()))
     }
@@ -122,8 +122,8 @@ impl VarveFs {
             .ok_or(FsError::NotFound)
     }
 
-    /// Whether everybody may get to the directory `dir`, as far as the directories above it are concerned; nobody to one that is
-    /// removed.
+    /// Whether everybody may get to the directory `dir`, as far as the directories above it are concerned. Nobody may get to a
+    /// directory that is removed.
     pub fn all_may_reach(&self, dir: InodeId) -> FsResult<bool> {
         match self.is_reached_by_all(dir) {
             Err(FsError::NotFound) => Ok(false),
@@ -153,7 +153,7 @@ impl VarveFs {
         Ok(false)
     }
 
-    /// One that nobody is to see, too.
+    /// An open transaction, which only this program may use.
     pub(crate) fn any_transaction(&self, id: &str) -> FsResult<Transaction> {
         let open = self.all_transactions()?;
         open.into_iter().find(|txn| txn.name().name == id).ok_or(FsError::NotFound)
@@ -217,7 +217,7 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Lets go of the files of a transaction that has ended.
+    /// Removes the files of a transaction that has ended.
     pub(crate) fn forget_transaction(&self, epoch: Epoch) {
         if let Some(views) = &self.views {
             views.open.forget(epoch);
@@ -246,7 +246,7 @@ impl VarveFs {
         Ok(())
     }
 
-    /// Lets go of the files of transactions that ended while an earlier process died, unless they are still to be put in
+    /// Removes the files of transactions that ended when an earlier process died, unless they are still to be put in
     /// place.
     pub(crate) fn forget_ended_transactions(&self) -> FsResult<()> {
         let Some(views) = &self.views else { return Ok(()) };

@@ -24,7 +24,7 @@ use crate::error;
 use crate::fs::VarveFs;
 
 impl VarveFs {
-    /// Whether the rows of a key space are those of files.
+    /// Whether a key space has rows of files.
     pub(crate) fn is_of_files(&self, keyspace: KeyspaceId) -> bool {
         [self.meta, self.data, self.lookups].contains(&keyspace)
     }

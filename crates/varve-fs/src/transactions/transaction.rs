@@ -13,7 +13,7 @@ use crate::epoch::Epoch;
 use crate::objects::Objects;
 use crate::views::ViewName;
 
-/// What of others a transaction is kept apart from.
+/// Which changes of others a transaction does not see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
@@ -40,7 +40,7 @@ pub enum OnConflict {
 /// How a transaction is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransactionOptions {
-    /// From what it is kept apart.
+    /// Which changes of others it does not see.
     pub isolation: Isolation,
     /// What it does about locks of others.
     pub on_conflict: OnConflict,
@@ -72,13 +72,13 @@ pub(crate) enum Purpose {
     /// Programs work in it.
     #[default]
     User,
-    /// It takes the main tree back to a snapshot ([`crate::rollback`]), and nobody else sees it.
+    /// It takes the main tree back to a snapshot ([`crate::rollback`]). Users do not see it.
     Rollback,
-    /// It takes what is received ([`crate::stream`]), and nobody else sees it.
+    /// It takes what is received ([`crate::stream`]). Users do not see it.
     Receive,
 }
 
-/// What is kept with a branch.
+/// What is stored with a branch.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Info {
     pub(super) epoch: u64,
@@ -114,7 +114,7 @@ pub struct Transaction {
     pub root: InodeId,
     /// When it began, in seconds since 1970.
     pub begun: i64,
-    /// From what it is kept apart.
+    /// Which changes of others it does not see.
     pub isolation: Isolation,
     lock_wait: Duration,
     /// Seconds without use after which a mount aborts it; `None`: it does not.
@@ -123,7 +123,7 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// The name of the transaction of which `info` was kept with its branch.
+    /// The name of the transaction whose branch has this `info`.
     pub(crate) fn name_in(info: &str) -> Option<ViewName> {
         let Info { epoch, .. } = serde_json::from_str(info).ok()?;
         Some(ViewName::transaction(epoch.to_string()))
@@ -167,7 +167,7 @@ impl Transaction {
     }
 }
 
-/// The open transactions of a store, oldest first, those too that nobody is to see.
+/// The open transactions of a store, oldest first, those included that only this program uses.
 pub(super) fn open_in(db: &Db) -> Vec<Transaction> {
     let branches = db.branches().into_iter();
     let known = branches.filter_map(|about| {
@@ -187,8 +187,8 @@ pub(crate) fn transactions_of(db: &Db) -> Vec<Epoch> {
     open_in(db).iter().map(|txn| txn.epoch).collect()
 }
 
-/// Has syncs of `db` make durable what an earlier process has left of the large files of open transactions, as rows in its log may
-/// claim it: until somebody opens them nobody else does. `of_view` gives the objects of the view of an epoch, which sees the store's as
+/// Makes syncs of `db` make durable what an earlier process has left of the large files of open transactions, as rows in its log may
+/// claim it. Nobody else does so until a transaction is opened. `of_view` gives the objects of the view of an epoch, which sees the store's as
 /// of another. REQUIRES: the store has no hook of its own yet, so that it was not synced since such rows were found.
 pub(crate) fn cover_left(
     db: &Db,

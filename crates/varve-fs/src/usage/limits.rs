@@ -77,10 +77,10 @@ impl VarveFs {
                 related.push(domain);
             }
         }
-        self.told(&related)
+        self.by_path(&related)
     }
 
-    /// Those that hold for it alone.
+    /// The limits that hold for the directory alone.
     pub(crate) fn do_quotas_of(&self, dir: InodeId) -> FsResult<Vec<TreeQuota>> {
         let (mut holding, mut at) = (Vec::new(), dir);
         loop {
@@ -91,11 +91,11 @@ impl VarveFs {
             }
             at = info.parent;
         }
-        self.told(&holding)
+        self.by_path(&holding)
     }
 
-    /// What domains are and hold, by path.
-    fn told(&self, domains: &[Arc<Domain>]) -> FsResult<Vec<TreeQuota>> {
+    /// The limits and the usage of domains, by path.
+    fn by_path(&self, domains: &[Arc<Domain>]) -> FsResult<Vec<TreeQuota>> {
         let mut quotas = Vec::new();
         for domain in domains {
             let Some(path) = self.path_of(domain.top)? else { continue };

@@ -87,8 +87,8 @@ impl VarveFs {
         Err(FsError::Stale)
     }
 
-    /// Takes note of the views that there are in a store that is being opened, and lets go of what those that were
-    /// ending left, unless that must wait.
+    /// Notes the views of a store that is being opened, and removes what views that were ending have left, unless that
+    /// must wait.
     pub(crate) fn begin_views(&self) -> StoreResult<()> {
         let Some(preimages) = self.objects.preimages() else { return Ok(()) };
         let Some(views) = &self.views else { return Ok(()) };
@@ -116,22 +116,22 @@ impl VarveFs {
 
     /// Does what need not keep others from beginning or ending views, before one begins.
     pub(crate) fn settle_before_view(&self) -> FsResult<()> {
-        // What looks written to is in the way of who changes it there, and of a rollback.
+        // A row that says that its file is being written refuses changes in the view, and a rollback.
         self.settle_all_waiting();
         self.accounts.propagate_all();
-        // What is removed already need not be kept.
+        // Objects that are removed already need no preimage.
         self.reaper.sync_and_drain()
     }
 
     /// Begins a view, after [`VarveFs::settle_before_view`]: `pin` makes it, at a moment at which no operation is between two
-    /// writes; `unpin` takes it back if large files cannot be kept for it.
+    /// writes; `unpin` takes it back if preimages of large files cannot be saved for it.
     pub(crate) fn begin_view<T>(
         &self,
         pin: impl FnOnce(Epoch) -> StoreResult<T>,
         unpin: impl FnOnce(&T) -> StoreResult<()>,
     ) -> FsResult<T> {
         let Some(preimages) = self.objects.preimages() else { return Err(FsError::Stale) };
-        // While they are waited for others go on, but for who changes a large file, too.
+        // Other operations go on while it waits, but changes of large files do not.
         preimages.wait_for_changes();
         let guards = self.locks.lock_all();
         let straight = self.written_straight()?;
@@ -178,7 +178,7 @@ impl VarveFs {
         begun
     }
 
-    /// Lets go of what is kept for a view that has ended.
+    /// Removes the preimages of a view that has ended, as far as no other view needs them.
     pub(crate) fn end_view(&self, epoch: Epoch) {
         if let Some(preimages) = self.objects.preimages()
             && let Err(error) = preimages.end(epoch)

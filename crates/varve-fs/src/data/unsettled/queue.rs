@@ -18,7 +18,7 @@ pub(super) const NEVER_MS: u64 = u64::MAX;
 /// Files that wait. Each change looks at two numbers, and while locks are in the way of some whether any have gone.
 #[derive(Debug)]
 pub(crate) struct Unsettled {
-    /// When those that failed for another reason than locks are to be tried again, in milliseconds of the monotonic clock.
+    /// When the files that failed for another reason than locks are to be tried again, in milliseconds of the monotonic clock.
     retry_at_ms: AtomicU64,
     /// Some were refused for locks.
     any_blocked: AtomicBool,
@@ -30,7 +30,7 @@ struct Waiting {
     inos: BTreeSet<InodeId>,
     /// The last one that had its turn.
     last: Option<InodeId>,
-    /// What the one of them that was refused first met.
+    /// The locks that refused the first of them.
     blocked: Option<Blocked>,
 }
 
@@ -42,7 +42,7 @@ impl Default for Unsettled {
 }
 
 impl Unsettled {
-    /// `why` it could not be settled at `now_ms`. False if it waits already.
+    /// Adds a file, with the reason why it could not be settled at `now_ms`. False if it waits already.
     pub(super) fn add(&self, ino: InodeId, why: &FsError, now_ms: u64) -> bool {
         let mut waiting = self.waiting.lock();
         let is_new = waiting.inos.insert(ino);
@@ -77,18 +77,18 @@ impl Unsettled {
         self.waiting.lock().inos.len()
     }
 
-    /// When those that failed for another reason than locks are due.
+    /// When the files that failed for another reason than locks are due.
     pub(super) fn retry_at_ms(&self) -> u64 {
         self.retry_at_ms.load(Ordering::Relaxed)
     }
 
-    /// What the first of those met that were refused for locks.
+    /// The locks that refused the first of the files that wait for locks.
     pub(super) fn blocked(&self) -> Option<Blocked> {
         let any_blocked = self.any_blocked.load(Ordering::Relaxed);
         if any_blocked { self.waiting.lock().blocked.clone() } else { None }
     }
 
-    /// Those that wait are due at once.
+    /// Makes all that wait due at once.
     pub(super) fn hurry(&self) {
         if !self.waiting.lock().inos.is_empty() {
             self.retry_at_ms.store(0, Ordering::Relaxed);

@@ -36,12 +36,12 @@ impl Base {
     }
 }
 
-/// Two generations: those that were not used lately go together.
+/// Two generations: bases that were not used lately are forgotten together.
 #[derive(Default)]
 struct CachedBases {
-    /// Those used lately; `None`: there is none.
+    /// The bases that were used lately; `None`: the row has no base.
     bases: HashMap<RowKey, Option<Base>>,
-    /// Those used before these.
+    /// The bases that were used before.
     older: HashMap<RowKey, Option<Base>>,
     /// How often one has changed.
     changes: u64,
@@ -71,7 +71,7 @@ impl CachedBases {
     }
 }
 
-/// The bases of a view. REQUIRES of who changes one: the view's own lock of its row, or that nobody else makes it.
+/// The bases of a view. REQUIRES for a change: the view's own lock of the row, or that nobody else makes the base.
 pub(super) struct Bases {
     /// The private key space.
     space: KeyspaceId,
@@ -112,7 +112,7 @@ impl Bases {
         known.unwrap_or_else(|| Some(Base::decode(value)))
     }
 
-    /// Adds to `batch` what makes `base` that of `key`; it is, once [`Bases::written`] is told so.
+    /// Adds to `batch` a write that makes `base` the base of `key`, which it is after [`Bases::written`].
     pub(super) fn put(&self, key: RowKey, base: &Base, batch: &mut Batch) {
         batch.put(self.space, key.to_bytes(), base.encode());
     }

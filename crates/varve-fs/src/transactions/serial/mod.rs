@@ -1,11 +1,11 @@
 //! Serializable transactions: views that lock what they look at and what they change.
 //!
 //! In: the rows that a call reads or changes, and calls that met a lock. Out: rows that are locked and up to date ([`store`]), or a
-//! refusal that says for whom to wait. Never: waits while it holds a lock; and it decides no deadlock, the engine does.
+//! refusal that names the transactions to wait for. Never: waits while it holds a lock, or chooses a deadlock victim; the engine does.
 //!
-//! The store locks rows ([`varve_engine`], `txn`): those of names by their keys, a directory that is listed by the prefix of
-//! its rows. A call that meets a lock is refused (`FsError::Blocked`), having changed nothing and holding nothing, and made
-//! again when locks have gone; so nobody waits while others wait for him. What needs no locks of its own:
+//! The store locks rows ([`varve_engine`], `txn`): rows of names by their keys, a directory that is listed by the prefix of
+//! its rows. A call that meets a lock is refused (`FsError::Blocked`), has changed nothing and holds nothing, and is made
+//! again when locks have gone; so no call waits while others wait for it. What needs no locks of its own:
 //!
 //! - The bytes and extended attributes of files in the store: they change only together with the row that has the
 //!   attributes. Large files are read as they are, since opening one to write changes its row; one that is open for
@@ -14,8 +14,8 @@
 //!
 //! A directory's row is special, as it counts what is in it: with one lock for all of it, programs that merely pass
 //! through a directory would keep others from making files there. So changes of the counts *commute*: they need no more than
-//! the lock of a reader, and who moves, removes or changes the directory itself needs it alone. For that the view has,
-//! for each such row,
+//! the lock of a reader, and an operation that moves, removes or changes the directory itself locks it exclusively. For that the view
+//! has, for each such row,
 //!
 //! ```text
 //! its base    the store's row as the view last took it over, in the volatile key space, which is private to the view ([`bases`])
@@ -23,7 +23,7 @@
 //! ```
 //!
 //! 1. Until the row is changed the view reads the base ([`SerialStore::get`]).
-//! 2. Who has locked rows to change them has the bases of directories among them brought up to date first, after the rows of
+//! 2. An operation that has locked rows to change them first brings the bases of directories among them up to date, after the rows of
 //!    names are locked ([`SerialStore::prepare`]): so the counts hold every name that the call can see.
 //! 3. The commit does it for all of them at last ([`SerialStore::settle`]), while nothing changes in the main tree.
 //!
@@ -77,8 +77,8 @@ impl VarveFs {
         serial.claim(RowKey::inode(ino)).map_err(error::store)
     }
 
-    /// In a serializable view, refuses a large file that is open for writing in the main tree, who does not ask us then. Its
-    /// row too changes once more past our lock, when it is closed: who has read it may not write it.
+    /// In a serializable view, refuses a large file that is open for writing in the main tree, as its writer asks for no locks. Its
+    /// row too changes once more past our lock, when it is closed: a call that has read the row may not write it.
     pub(crate) fn check_written_elsewhere(&self, inode: &Inode) -> FsResult<()> {
         if !self.is_written_elsewhere(inode)? {
             return Ok(());
@@ -87,8 +87,8 @@ impl VarveFs {
         Err(FsError::Busy)
     }
 
-    /// The same of one whose bytes are to be read or changed. Programs that have closed it may go on writing to it, too, who have mapped
-    /// it; they are noted before its row is clean.
+    /// The same for a file whose bytes are to be read or changed. Programs that have mapped and closed it may go on writing to it, too;
+    /// they are noted before its row is clean.
     pub(crate) fn check_changed_elsewhere(&self, inode: &Inode) -> FsResult<()> {
         self.check_written_elsewhere(inode)?;
         if self.serial.is_none() || !self.objects.is_mapped_below(inode.ino)? {
@@ -102,7 +102,7 @@ impl VarveFs {
         Err(FsError::Busy)
     }
 
-    /// Notes in a serializable view that a call fails as others are in its way.
+    /// Notes in a serializable view that a call fails because others have locked what it needs.
     fn note_refused(&self) {
         if let Some((db, Some(serial))) = self.locking() {
             db.note_refused(serial.branch.id());
@@ -283,14 +283,14 @@ impl VarveFs {
     }
 }
 
-/// What is told of the locks of a serializable transaction.
+/// What is known of the locks of a serializable transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionLocks {
     /// Its id.
     pub id: String,
     /// Names, directories and others that it has locked.
     pub locks: usize,
-    /// The ids of those for whom calls of it wait.
+    /// The ids of the transactions for which calls of it wait.
     pub waits_for: Vec<String>,
     /// Why it has lost its locks, if it has.
     pub lost_locks: Option<String>,
