@@ -16,12 +16,11 @@
 //! 4. Append a marker record that says how much is durable, and name in the manifest a log that is new.
 //!
 //! Calls that come while a sync runs wait for it and then share the next one: each is served by the first
-//! sync that begins after its call.
+//! sync that begins after its call, and returns when that one is done, whatever runs by then.
 //!
 //! Invariants:
-//! - The sync's lock is held through an fsync, the writer's lock only for an append. A sync takes the writer's lock
-//!   under its own, for moments; nobody takes them the other way round. So a caller that holds the writer and
-//!   has to sync ([`Log::sync_under`]) leaves what syncs know as it is.
+//! - One sync runs at a time. It holds no lock through an fsync, and the writer's lock only for an append. A caller that
+//!   holds the writer and has to sync ([`Log::sync_under`]) leaves what syncs know as it is.
 //! - A sequence number is given once: the next one is above all that were published.
 //! - The writer's memtable is the active one of the present read state.
 //! - What a sync knows to be durable is not beyond what was written.
@@ -57,8 +56,16 @@ pub(crate) struct Writer {
     pub(crate) active: Arc<Memtable>,
 }
 
-/// What is known durable.
+/// The syncs.
 #[derive(Debug, Default)]
+struct Syncs {
+    state: SyncState,
+    /// One is under way.
+    is_running: bool,
+}
+
+/// What is known durable.
+#[derive(Clone, Copy, Debug, Default)]
 struct SyncState {
     /// Position in the log's history.
     position: u64,
@@ -66,6 +73,19 @@ struct SyncState {
     covered: SeqNo,
     /// The newest log that is, as are those before it.
     log: Option<FileNo>,
+}
+
+/// The sync that is under way. A drop lets the next one begin, and those return that this one has served.
+struct RunningSync<'a> {
+    log: &'a Log,
+    state: SyncState,
+}
+
+impl Drop for RunningSync<'_> {
+    fn drop(&mut self) {
+        *self.log.syncs.lock() = Syncs { state: self.state, is_running: false };
+        self.log.sync_done.notify_all();
+    }
 }
 
 /// See the module's comment.
@@ -85,7 +105,8 @@ pub(crate) struct Log {
     pub(super) writer: Mutex<Writer>,
     /// Tells writers that wait for room that a flush ended.
     pub(super) flushed: Condvar,
-    sync_state: Mutex<SyncState>,
+    syncs: Mutex<Syncs>,
+    sync_done: Condvar,
 }
 
 impl Log {
@@ -115,7 +136,8 @@ impl Log {
             versions,
             writer: Mutex::new(writer),
             flushed: Condvar::new(),
-            sync_state: Mutex::default(),
+            syncs: Mutex::default(),
+            sync_done: Condvar::new(),
         }
     }
 
@@ -141,12 +163,27 @@ impl Log {
     pub(crate) fn sync(&self) -> StoreResult<()> {
         self.metrics.syncs.add(1);
         let target = self.writer.lock().log.position();
-        let mut state = self.sync_state.lock();
-        self.health.poison.check()?;
-        if state.position >= target {
-            return Ok(());
+        let mut syncs = self.syncs.lock();
+        loop {
+            self.health.poison.check()?;
+            if syncs.state.position >= target {
+                return Ok(());
+            }
+            if !syncs.is_running {
+                break;
+            }
+            self.sync_done.wait(&mut syncs);
         }
-        let reached = self.cover_external(&mut state)?;
+        syncs.is_running = true;
+        let state = syncs.state;
+        drop(syncs);
+        let mut running = RunningSync { log: self, state };
+        self.sync_now(&mut running.state)
+    }
+
+    /// Makes everything durable, for the one sync that is under way.
+    fn sync_now(&self, state: &mut SyncState) -> StoreResult<()> {
+        let reached = self.cover_external(state)?;
         let targets = self.writer.lock().log.sync_targets();
         self.fsync(&targets)?;
         state.log = targets.newest();
@@ -180,7 +217,7 @@ impl Log {
 
     /// Names in the manifest the newest log that was synced, unless it is. REQUIRES: no sync comes after this one.
     pub(crate) fn name_last_log(&self) -> StoreResult<()> {
-        let log = self.sync_state.lock().log;
+        let log = self.syncs.lock().state.log;
         self.versions.name_log(log)
     }
 
