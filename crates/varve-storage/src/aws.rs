@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use varve_env::{Env, OpenMode};
 
-use crate::uri::{Key, Options};
+use crate::uri::{Key, LocationOptions};
 
 /// The region that is assumed, as other tools do.
 const REGION_DEFAULT: &str = "us-east-1";
@@ -140,7 +140,7 @@ const OTHER_WAYS: &[&str] = &[
 
 impl Profile {
     fn read(
-        options: &Options,
+        options: &LocationOptions,
         variable: &dyn Fn(&str) -> Option<String>,
         read: &dyn Fn(&Path) -> io::Result<Option<String>>,
     ) -> Result<Profile, String> {
@@ -216,7 +216,7 @@ fn keys(
 impl Aws {
     /// Finds out how to reach S3. `variable` returns environment variables, `read` the text of a file.
     pub(crate) fn resolve(
-        options: &Options,
+        options: &LocationOptions,
         variable: &dyn Fn(&str) -> Option<String>,
         read: &dyn Fn(&Path) -> io::Result<Option<String>>,
     ) -> Result<Aws, String> {
@@ -241,7 +241,7 @@ impl Aws {
 }
 
 fn credentials(
-    options: &Options,
+    options: &LocationOptions,
     variable: &dyn Fn(&str) -> Option<String>,
     profile: &Profile,
 ) -> Result<Credentials, String> {

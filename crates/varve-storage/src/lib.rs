@@ -46,4 +46,4 @@ pub use options::{CacheOptions, Remote, StoreOptions};
 pub use record::{Owner, describe_object};
 pub use requests::RequestCounts;
 pub use store::StorageCounts;
-pub use uri::{Key, Location, Options as LocationOptions, UriError};
+pub use uri::{Key, Location, LocationOptions, UriError};

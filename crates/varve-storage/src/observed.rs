@@ -73,25 +73,27 @@ pub(crate) async fn observe<T>(request: impl Future<Output = T>) -> (T, Seen) {
 /// Makes the HTTP clients of one store.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
-    host: Arc<str>,
+    /// The server of the store.
+    store: Arc<str>,
     had_credentials: Arc<AtomicBool>,
 }
 
 impl Connector {
     /// `endpoint` is the URL of the store.
     pub(crate) fn new(endpoint: &str) -> Connector {
-        Connector { host: host(endpoint).into(), had_credentials: Arc::default() }
+        Connector { store: authority(endpoint).into(), had_credentials: Arc::default() }
     }
 }
 
-/// Returns the host of a URL, without its port.
-pub(crate) fn host(url: &str) -> &str {
-    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = authority.split('/').next().unwrap_or_default();
-    match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-        _ => authority,
-    }
+/// Returns the server of a URL and its port, which is left out where it is the usual one.
+fn authority(url: &str) -> &str {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let usual = match scheme {
+        "http" => ":80",
+        _ => ":443",
+    };
+    authority.strip_suffix(usual).unwrap_or(authority)
 }
 
 impl HttpConnector for Connector {
@@ -111,10 +113,10 @@ struct Observed {
 #[async_trait::async_trait]
 impl HttpService for Observed {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let host = request.uri().host().unwrap_or_default();
-        // The bucket may be the first part of the name.
-        let is_to_store = host == &*self.connector.host
-            || host.strip_suffix(&*self.connector.host).is_some_and(|bucket| bucket.ends_with('.'));
+        let url = request.uri().to_string();
+        // The bucket may be the first part of the name of the server.
+        let before = authority(&url).strip_suffix(&*self.connector.store);
+        let is_to_store = before.is_some_and(|bucket| bucket.is_empty() || bucket.ends_with('.'));
         let had_credentials = match is_to_store {
             true => self.connector.had_credentials.swap(true, Ordering::Relaxed),
             false => self.connector.had_credentials.load(Ordering::Relaxed),
@@ -192,16 +194,16 @@ pub(crate) fn is_lost(error: &object_store::Error) -> bool {
 }
 
 /// Returns why the certificate of a server was refused, if this was the cause.
-pub(crate) fn certificate_error(error: &object_store::Error) -> Option<String> {
-    causes(error).find_map(|cause| {
-        // An I/O error passes over what it holds when it is asked for its source.
-        let held = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let held = held.and_then(|held| held.downcast_ref::<rustls::Error>());
-        match held.or_else(|| cause.downcast_ref::<rustls::Error>())? {
-            rustls::Error::InvalidCertificate(why) => Some(why.to_string()),
-            _ => None,
-        }
-    })
+pub(crate) fn certificate_error(error: &(dyn Error + 'static)) -> Option<String> {
+    if let Some(rustls::Error::InvalidCertificate(why)) = error.downcast_ref() {
+        return Some(why.to_string());
+    }
+    // An I/O error passes over the error that it holds when it is asked for its source.
+    let held = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    match held {
+        Some(held) => certificate_error(held),
+        None => certificate_error(error.source()?),
+    }
 }
 
 fn causes(error: &object_store::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
@@ -226,14 +228,15 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_urls() {
+    fn servers_of_urls() {
         for (url, expected) in [
-            ("http://127.0.0.1:9000", "127.0.0.1"),
+            ("http://127.0.0.1:9000", "127.0.0.1:9000"),
             ("https://s3.eu-west-1.amazonaws.com/", "s3.eu-west-1.amazonaws.com"),
-            ("http://[::1]:9000", "[::1]"),
-            ("http://[::1]", "[::1]"),
+            ("https://server:443/bucket?list", "server"),
+            ("http://server:443", "server:443"),
+            ("http://[::1]:80/x", "[::1]"),
         ] {
-            assert_eq!(host(url), expected);
+            assert_eq!(authority(url), expected);
         }
     }
 }

@@ -136,7 +136,11 @@ impl Location {
     ///
     /// Errors: `Unsupported` for a directory of this machine. `InvalidInput` if the options, the environment or the
     /// profile files make no sense. `PermissionDenied` if there are no credentials.
-    pub fn objects(&self, env: &Arc<dyn Env>, options: &Options) -> io::Result<Arc<dyn Objects>> {
+    pub fn objects(
+        &self,
+        env: &Arc<dyn Env>,
+        options: &LocationOptions,
+    ) -> io::Result<Arc<dyn Objects>> {
         match &self.0 {
             Kind::Local(_) => {
                 let text = format!(
@@ -251,7 +255,7 @@ fn bucket(protocol: Protocol, rest: &str) -> Result<Kind, UriError> {
 /// How an object store is reached, where the environment and the profile files do not say it or say something else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Options {
+pub struct LocationOptions {
     /// The URL of the server. Requests are sent without encryption only if it begins with `http://`.
     pub endpoint: Option<String>,
     /// The region of the bucket.
@@ -326,7 +330,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn s3(env: &Arc<dyn Env>, options: &Options, mut place: Place) -> io::Result<CloudObjects> {
+fn s3(env: &Arc<dyn Env>, options: &LocationOptions, mut place: Place) -> io::Result<CloudObjects> {
     let read = |path: &Path| crate::aws::read_file(&**env, path);
     let Aws { endpoint, region, credentials } =
         Aws::resolve(options, &variable, &read).map_err(|text| invalid(&place.address, text))?;
@@ -389,7 +393,7 @@ fn s3(env: &Arc<dyn Env>, options: &Options, mut place: Place) -> io::Result<Clo
     CloudObjects::open(place, |connector| builder.with_http_connector(connector).build())
 }
 
-fn gcs(options: &Options, mut place: Place) -> io::Result<CloudObjects> {
+fn gcs(options: &LocationOptions, mut place: Place) -> io::Result<CloudObjects> {
     let endpoint = options.endpoint.as_deref().unwrap_or("https://storage.googleapis.com");
     place.endpoint = checked_endpoint(&place.address, endpoint)?;
     let builder = GoogleCloudStorageBuilder::from_env()
@@ -400,7 +404,7 @@ fn gcs(options: &Options, mut place: Place) -> io::Result<CloudObjects> {
     CloudObjects::open(place, |connector| builder.with_http_connector(connector).build())
 }
 
-fn azure(options: &Options, mut place: Place) -> io::Result<CloudObjects> {
+fn azure(options: &LocationOptions, mut place: Place) -> io::Result<CloudObjects> {
     const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT_NAME";
     let endpoint = match (&options.endpoint, variable(ACCOUNT)) {
         (Some(endpoint), _) => endpoint.clone(),

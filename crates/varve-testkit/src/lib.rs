@@ -31,7 +31,7 @@ mod wait;
 pub use command::{Command, put_program, put_script};
 pub use golden::golden;
 pub use proxy::Proxy;
-pub use s3::S3Server;
+pub use s3::{S3Server, Tls};
 pub use skip::{skipped, there_are_rings, there_is};
 pub use soak::soak;
 pub use wait::{AtEnd, PATIENCE, at_end, eventually};

@@ -20,11 +20,21 @@ const KEY_ID: &str = "varve-test-id";
 const SECRET: &str = "varve-test-secret";
 const REGION: &str = "us-east-1";
 
+/// What a server needs to encrypt.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The file with the certificate of the server.
+    pub certificate: PathBuf,
+    /// The file with its key.
+    pub key: PathBuf,
+}
+
 /// A running server with one empty bucket. A drop ends it and removes all objects.
 #[derive(Debug)]
 pub struct S3Server {
     program: PathBuf,
     dir: TempDir,
+    tls: Option<Tls>,
     address: SocketAddr,
     child: Option<Child>,
 }
@@ -34,12 +44,24 @@ impl S3Server {
     ///
     /// # Panics
     /// If the program does not start.
-    #[allow(clippy::disallowed_methods, reason = "the server reads a directory of the machine")]
     pub fn start() -> Option<S3Server> {
+        S3Server::start_with(None)
+    }
+
+    /// Starts a server to which connections are encrypted.
+    ///
+    /// # Panics
+    /// If the program does not start.
+    pub fn start_with_tls(tls: Tls) -> Option<S3Server> {
+        S3Server::start_with(Some(tls))
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the server reads a directory of the machine")]
+    fn start_with(tls: Option<Tls>) -> Option<S3Server> {
         let program = find()?;
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(dir.path().join(BUCKET)).expect("a directory for the bucket");
-        let mut server = S3Server { program, dir, address: free_address(), child: None };
+        let mut server = S3Server { program, dir, tls, address: free_address(), child: None };
         // Another program may take the port before the server does.
         while !server.started() {
             server.address = free_address();
@@ -58,7 +80,11 @@ impl S3Server {
             "--keep-alive",
             "--quiet",
         ]);
-        command.args(["--access", KEY_ID, "--secret", SECRET, "posix"]).arg(self.dir.path());
+        command.args(["--access", KEY_ID, "--secret", SECRET]);
+        if let Some(tls) = &self.tls {
+            command.arg("--cert").arg(&tls.certificate).arg("--key").arg(&tls.key);
+        }
+        command.arg("posix").arg(self.dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().expect("versitygw can be started");
         let mut is_up = false;
@@ -96,7 +122,8 @@ impl S3Server {
 
     /// The URL of the server.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// The name of the bucket.

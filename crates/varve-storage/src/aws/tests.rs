@@ -32,7 +32,7 @@ aws_session_token = dev-token
 aws_access_key_id = half-id
 ";
 
-fn resolve(options: &Options, variables: &[(&str, &str)]) -> Result<Aws, String> {
+fn resolve(options: &LocationOptions, variables: &[(&str, &str)]) -> Result<Aws, String> {
     let variable = |name: &str| {
         let found = variables.iter().find(|(variable, _)| *variable == name);
         found
@@ -58,10 +58,10 @@ fn keys_of(aws: &Aws) -> (&str, &str, Option<&str>) {
 
 #[test]
 fn profiles_give_what_nothing_else_gives() {
-    let aws = resolve(&Options::default(), &[]).unwrap();
+    let aws = resolve(&LocationOptions::default(), &[]).unwrap();
     assert_eq!((aws.region.as_str(), aws.endpoint.as_deref()), ("eu-west-1", None));
     assert_eq!(keys_of(&aws), ("default-id", "default-secret", None));
-    let aws = resolve(&Options::default(), &[("AWS_PROFILE", "dev")]).unwrap();
+    let aws = resolve(&LocationOptions::default(), &[("AWS_PROFILE", "dev")]).unwrap();
     assert_eq!(
         (aws.region.as_str(), aws.endpoint.as_deref()),
         ("eu-central-1", Some("http://s3:3"))
@@ -78,20 +78,20 @@ fn the_environment_comes_before_profiles_and_options_before_both() {
         ("AWS_DEFAULT_REGION", "us-west-1"),
         ("AWS_ENDPOINT_URL", "http://general"),
     ];
-    let aws = resolve(&Options::default(), &variables).unwrap();
+    let aws = resolve(&LocationOptions::default(), &variables).unwrap();
     assert_eq!(keys_of(&aws), ("id", "secret", Some("token")));
     assert_eq!(
         (aws.region.as_str(), aws.endpoint.as_deref()),
         ("us-west-1", Some("http://general"))
     );
     variables.extend([("AWS_REGION", "us-west-2"), ("AWS_ENDPOINT_URL_S3", "http://s3")]);
-    let aws = resolve(&Options::default(), &variables).unwrap();
+    let aws = resolve(&LocationOptions::default(), &variables).unwrap();
     assert_eq!((aws.region.as_str(), aws.endpoint.as_deref()), ("us-west-2", Some("http://s3")));
-    let options = Options {
+    let options = LocationOptions {
         endpoint: Some("http://option".to_owned()),
         region: Some("option".to_owned()),
         profile: Some("dev".to_owned()),
-        ..Options::default()
+        ..LocationOptions::default()
     };
     let aws = resolve(&options, &variables).unwrap();
     assert_eq!((aws.region.as_str(), aws.endpoint.as_deref()), ("option", Some("http://option")));
@@ -101,8 +101,9 @@ fn the_environment_comes_before_profiles_and_options_before_both() {
 #[test]
 fn credentials_come_from_services_last() {
     let nowhere = ("HOME", "/nowhere");
-    let credentials =
-        |variables: &[(&str, &str)]| resolve(&Options::default(), variables).unwrap().credentials;
+    let credentials = |variables: &[(&str, &str)]| {
+        resolve(&LocationOptions::default(), variables).unwrap().credentials
+    };
     assert_eq!(credentials(&[nowhere]), Credentials::Instance { endpoint: None });
     assert_eq!(credentials(&[nowhere, ("AWS_EC2_METADATA_DISABLED", "true")]), Credentials::None);
     let relative = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/x");
@@ -124,10 +125,10 @@ fn what_is_missing_is_named_and_no_secret_is() {
         (vec![("AWS_PROFILE", "half")], "profile `half` lacks aws_secret_access_key"),
         (vec![("AWS_PROFILE", "company")], "by sso_session"),
     ] {
-        let error = resolve(&Options::default(), &variables).unwrap_err();
+        let error = resolve(&LocationOptions::default(), &variables).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
-    let shown = format!("{:?}", resolve(&Options::default(), &[]).unwrap());
+    let shown = format!("{:?}", resolve(&LocationOptions::default(), &[]).unwrap());
     let key = Key { id: "key-id".to_owned(), secret: "default-secret".to_owned(), token: None };
     let shown = format!("{shown}{key:?}");
     assert!(!shown.contains("default-secret") && !shown.contains("default-id"), "{shown}");

@@ -12,13 +12,13 @@ use varve_env::os::OsEnv;
 use varve_storage::{Created, Key, LIST_MAX, Location, LocationOptions, Objects, is_transient};
 use varve_testkit::{Proxy, S3Server, at_end, eventually};
 
-fn options(server: &S3Server, endpoint: String) -> LocationOptions {
+pub(crate) fn options(server: &S3Server, endpoint: String) -> LocationOptions {
     let (id, secret) = server.keys();
     let key = Key { id: id.to_owned(), secret: secret.to_owned(), token: None };
     LocationOptions { endpoint: Some(endpoint), key: Some(key), ..LocationOptions::default() }
 }
 
-fn open(address: &str, options: &LocationOptions) -> io::Result<Arc<dyn Objects>> {
+pub(crate) fn open(address: &str, options: &LocationOptions) -> io::Result<Arc<dyn Objects>> {
     let env: Arc<dyn Env> = OsEnv::new();
     Location::parse(address).unwrap().objects(&env, options)
 }
