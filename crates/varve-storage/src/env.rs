@@ -12,6 +12,7 @@ use varve_env::{
 };
 use varve_types::Timestamp;
 
+use crate::collect::Collected;
 use crate::file::{RemoteFile, stat_of};
 use crate::options::Remote;
 use crate::record::{Change, Owner};
@@ -119,6 +120,14 @@ impl RemoteEnv {
             // A panic has said what it is.
             let _ = thread.join();
         }
+    }
+
+    /// Finds the objects that nobody needs. If this process owns the store, they are removed once the oldest reader has moved on
+    /// ([`crate::StoreOptions::reader_age`]), by this process or a later owner. Reads every directory.
+    pub fn collect(&self) -> io::Result<Collected> {
+        let collected = self.store.collect()?;
+        self.store.upkeep()?;
+        Ok(collected)
     }
 
     /// What was asked of the storage since the store was opened.

@@ -21,6 +21,7 @@ mod blocks;
 mod cache;
 mod checkpoint;
 mod cloud;
+mod collect;
 mod env;
 mod extents;
 mod file;
@@ -39,6 +40,7 @@ mod tree;
 mod uri;
 
 pub use cache::CacheCounts;
+pub use collect::{Collected, Unneeded};
 pub use env::{RemoteEnv, format};
 pub use memory::{Fate, MemoryObjects, Request};
 pub use objects::{Created, LIST_MAX, ObjectInfo, Objects, Retry, is_transient, transient};

@@ -172,6 +172,17 @@ impl State {
         ids
     }
 
+    /// All objects of the file.
+    pub(crate) fn objects(&self) -> Vec<ObjectId> {
+        let written = self.written.iter().flat_map(|written| written.extents.iter());
+        let sources = self.base.extents.iter().chain(written).map(|(_, extent)| &extent.source);
+        let ids = sources.filter_map(|source| match source {
+            Source::Object { id, .. } => Some(*id),
+            _ => None,
+        });
+        ids.collect()
+    }
+
     /// Marks all objects of the file as shared with others.
     pub(crate) fn share(&mut self) {
         let written = self.written.as_mut().map(|written| &mut written.extents);

@@ -187,6 +187,11 @@ impl Store {
         writer.check()
     }
 
+    /// Whether this process became the owner.
+    pub(crate) fn is_owner(&self) -> bool {
+        self.writer.is_some()
+    }
+
     /// Whether another process has become the owner.
     pub(crate) fn is_deposed(&self) -> bool {
         self.writer.as_ref().is_some_and(|writer| writer.is_deposed.load(Ordering::Acquire))

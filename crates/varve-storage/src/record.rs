@@ -60,6 +60,22 @@ pub(crate) fn dir_name(id: ObjectId) -> String {
     format!("{DIR}{:08x}/{:012x}", id.epoch, id.number)
 }
 
+/// The data object of this name.
+pub(crate) fn data_id(name: &str) -> Option<ObjectId> {
+    id_of(name.strip_prefix(DATA)?)
+}
+
+/// The table of a directory of this name.
+pub(crate) fn dir_id(name: &str) -> Option<ObjectId> {
+    id_of(name.strip_prefix(DIR)?)
+}
+
+fn id_of(name: &str) -> Option<ObjectId> {
+    let (epoch, number) = name.split_once('/')?;
+    let number_of = |text| u64::from_str_radix(text, 16).ok();
+    Some(ObjectId { epoch: number_of(epoch)?, number: number_of(number)? })
+}
+
 /// The number at the end of the name of a record.
 pub(crate) fn journal_seq(name: &str) -> Option<u64> {
     u64::from_str_radix(name.strip_prefix(JOURNAL)?, 16).ok()

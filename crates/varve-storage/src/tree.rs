@@ -19,7 +19,7 @@ use crate::blocks;
 use crate::extents::{Extent, Extents, ObjectId, Source};
 use crate::node::{Meta, Node};
 use crate::record::{
-    Change, Garbage, GarbageKind, Table, TableEntry, decode, dir_name, encode, puts_of,
+    Change, Garbage, GarbageKind, Table, TableEntry, data_name, decode, dir_name, encode, puts_of,
 };
 use crate::requests::Requests;
 
@@ -368,12 +368,41 @@ impl Tree {
         (table, saved)
     }
 
+    /// Gives `visit` the name of every object that a directory or a file needs. What is not in memory is read, and not kept.
+    pub(crate) fn each_object(&mut self, visit: &mut dyn FnMut(String)) -> io::Result<()> {
+        each_object(&self.requests, &self.root, "", visit)
+    }
+
     /// Forgets directories that are as their tables say and have no open file, if more than `keep` names are in memory.
     pub(crate) fn forget(&mut self, keep: usize) {
         if self.loaded > keep {
             self.loaded = forget_dir(&mut self.root);
         }
     }
+}
+
+fn each_object(
+    requests: &Requests,
+    dir: &Dir,
+    path: &str,
+    visit: &mut dyn FnMut(String),
+) -> io::Result<()> {
+    if let Some(id) = dir.stored {
+        visit(dir_name(id));
+    }
+    let read = match (&dir.entries, dir.stored) {
+        (None, Some(id)) => load_table(requests, id, path)?,
+        _ => BTreeMap::new(),
+    };
+    for (name, entry) in dir.entries.as_ref().unwrap_or(&read) {
+        match entry {
+            Entry::Dir(below) => each_object(requests, below, &joined(path, name), visit)?,
+            Entry::File(node) => {
+                node.lock().objects().into_iter().for_each(|id| visit(data_name(id)));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn set_path(entry: &mut Entry, path: &str) {
@@ -436,7 +465,7 @@ fn pack(base: &mut Meta, id: &mut dyn FnMut() -> ObjectId, saved: &mut Saved) {
         from += *len;
     }
     if let Some(id) = object {
-        saved.objects.push((crate::record::data_name(id), blocks::encode(saved.store, id, &parts)));
+        saved.objects.push((data_name(id), blocks::encode(saved.store, id, &parts)));
         saved.staged.push((id, parts.concat().into()));
     }
 }

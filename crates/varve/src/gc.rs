@@ -5,8 +5,9 @@ use std::path::Path;
 use serde::Serialize;
 use varve_engine::{Db, Defragmented, Fit, Store, StoreResult};
 use varve_fs::open_engine;
+pub use varve_storage::{Collected, Unneeded};
 
-use crate::{Result, store};
+use crate::{Result, machine, store};
 
 /// What was given back, and how.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -29,6 +30,13 @@ pub fn gc(dir: &Path, memory_bytes: usize, fit: Fit) -> Result<GivenBack> {
         db.close()?;
         done
     })
+}
+
+/// The objects of the store in `dir` that nobody needs, if it is on shared storage: `None` for a local store. With `remove` they are
+/// removed, once the oldest reader has moved on.
+pub fn objects(dir: &Path, remove: bool) -> Result<Option<Collected>> {
+    store::require_free(dir)?;
+    machine::collect(dir, remove)
 }
 
 fn give_back(db: &Db, fit: Fit) -> StoreResult<GivenBack> {

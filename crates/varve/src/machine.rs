@@ -9,7 +9,7 @@ use std::time::Duration;
 use varve_env::os::OsEnv;
 use varve_env::{Env, ShadowEnv};
 use varve_storage::{
-    CacheOptions, Location, Owner, Remote, RemoteEnv, Retry, StorageCounts, StoreOptions,
+    CacheOptions, Collected, Location, Owner, Remote, RemoteEnv, Retry, StorageCounts, StoreOptions,
 };
 
 use crate::anchor::{self, StorageSettings};
@@ -97,6 +97,21 @@ pub(crate) fn format(dir: &Path) -> Result<()> {
         let error = Error::failed(format!("cannot format {}: {error}", settings.uri));
         error.hint("choose another prefix; nothing there was changed")
     })
+}
+
+/// The objects that nobody needs, if `dir` is an anchor. With `remove` they are garbage from now on.
+pub(crate) fn collect(dir: &Path, remove: bool) -> Result<Option<Collected>> {
+    let machine = match remove {
+        true => Machine::to_write(OsEnv::new(), dir, false)?,
+        false => Machine::to_read(dir)?,
+    };
+    let Some(remote) = &machine.remote else { return Ok(None) };
+    let collected = remote.collect().map_err(|error| {
+        Error::failed(format!("cannot look for what nobody needs: {error}"))
+            .hint("`varve fsck` finds out what is damaged")
+    });
+    machine.close()?;
+    collected.map(Some)
 }
 
 fn remote(machine: &Arc<dyn Env>, dir: &Path, settings: &StorageSettings) -> Result<Remote> {

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use varve::check::MEMORY_BYTES_MIN;
-use varve::{Result, gc, size};
+use varve::gc::{self, Collected, GivenBack, Unneeded};
+use varve::{Error, Result, size};
 use varve_daemon::holder::require_offline;
 use varve_engine::{Defragmented, Fit, Fragmentation};
 
@@ -31,6 +33,9 @@ pub(crate) struct Arguments {
     /// Memory to use, 1M at least
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = memory)]
     memory: usize,
+    /// Change nothing; print the objects of a store on shared storage that nobody needs, and why
+    #[arg(long)]
+    dry_run: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -53,9 +58,13 @@ fn memory(text: &str) -> std::result::Result<usize, String> {
 /// Gives the room back.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     require_offline(&arguments.store)?;
+    if arguments.dry_run {
+        return show_unneeded(arguments);
+    }
     let done = gc::gc(&arguments.store, arguments.memory, arguments.fit)?;
+    let objects = gc::objects(&arguments.store, true)?;
     if arguments.json {
-        return output::json(&done);
+        return output::json(&Done { done, objects });
     }
     output::line(format!("{:<28} {:>12} {:>12}", "", "before", "after"));
     type Figure = fn(&Fragmentation) -> String;
@@ -75,5 +84,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     output::line(format!("{} tables rid of what nobody sees", done.reclaimed));
     let Defragmented { rewrites, written_bytes, .. } = done.defragmented;
     output::line(format!("{rewrites} tables written again, {}", size::show(written_bytes)));
+    if let Some(objects) = objects {
+        show_objects(&objects);
+    }
     Ok(())
+}
+
+/// What was done, as JSON.
+#[derive(Serialize)]
+struct Done {
+    #[serde(flatten)]
+    done: GivenBack,
+    /// The objects of a store on shared storage.
+    objects: Option<Collected>,
+}
+
+fn show_unneeded(arguments: &Arguments) -> Result<()> {
+    let Some(objects) = gc::objects(&arguments.store, false)? else {
+        return Err(Error::usage("--dry-run is for a store on shared storage")
+            .hint("`varve inspect STORE` shows what the tables of a local store hold"));
+    };
+    if arguments.json {
+        return output::json(&objects);
+    }
+    for Unneeded { name, bytes, reason, .. } in &objects.unneeded {
+        output::line(format!("{:>12}  {name}: {reason}", size::show(*bytes)));
+    }
+    show_objects(&objects);
+    Ok(())
+}
+
+fn show_objects(Collected { objects, bytes, unneeded }: &Collected) {
+    let unneeded_bytes = unneeded.iter().map(|object| object.bytes).sum();
+    output::line(format!(
+        "{objects} objects with {}; nobody needs {} with {}, which go once they are 10 minutes old",
+        size::show(*bytes),
+        unneeded.len(),
+        size::show(unneeded_bytes)
+    ));
 }

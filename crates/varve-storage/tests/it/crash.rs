@@ -12,7 +12,7 @@ use varve_storage::{Fate, MemoryObjects, Request, transient};
 use varve_testkit::rng::Rng;
 use varve_testkit::soak;
 
-use crate::support::{ANCHOR, format, own, path, read, write};
+use crate::support::{ANCHOR, format, own, own_later, path, read, write};
 
 /// A file of the model: its bytes, and those that are durable.
 #[derive(Clone, Debug, Default)]
@@ -264,6 +264,24 @@ fn watched(objects: &Arc<MemoryObjects>, seed: u64, one_in: u64) -> Arc<Mutex<Hi
     history
 }
 
+/// Whatever a crash left is found and removed, and nothing else.
+fn nothing_is_left(objects: &Arc<MemoryObjects>) {
+    let state = found(&*own_later(objects, 0));
+    for hours in 1..4 {
+        let env = own_later(objects, hours * 3600);
+        env.collect().unwrap();
+        env.close().unwrap();
+    }
+    let env = own_later(objects, 5 * 3600);
+    let collected = env.collect().unwrap();
+    let left: Vec<_> = collected.unneeded.iter().map(|object| object.name.as_str()).collect();
+    assert!(!left.iter().any(|name| name.starts_with("data/")), "{left:?}");
+    // The close before has left a root, some tables and records behind.
+    assert!(collected.unneeded.iter().all(|object| object.since.is_some()), "{collected:?}");
+    assert!(objects.objects().len() < 100, "{:?}", objects.objects().keys());
+    assert!(found(&*env) == state);
+}
+
 fn run(seed: u64) -> usize {
     let objects = format();
     let history = watched(&objects, seed, 20);
@@ -313,6 +331,9 @@ fn run(seed: u64) -> usize {
         // And it can be written to.
         write(&*env, "more", b"more").unwrap();
         env.close().unwrap();
+        if count % 20 == 7 {
+            nothing_is_left(&objects);
+        }
     }
     states.len()
 }

@@ -38,6 +38,13 @@ pub(crate) fn own(objects: &Arc<MemoryObjects>, seed: u64) -> io::Result<Arc<Rem
     RemoteEnv::own(machine, Path::new(ANCHOR), remote(objects), owner(1), |_| true)
 }
 
+/// Opens a store as its owner, so many seconds after [`own`] does.
+pub(crate) fn own_later(objects: &Arc<MemoryObjects>, seconds: u64) -> Arc<RemoteEnv> {
+    let machine = SimEnv::new(1);
+    machine.sleep(Duration::from_secs(seconds));
+    RemoteEnv::own(machine, Path::new(ANCHOR), remote(objects), owner(1), |_| true).unwrap()
+}
+
 /// An empty store.
 pub(crate) fn format() -> Arc<MemoryObjects> {
     let objects = Arc::new(MemoryObjects::default());
