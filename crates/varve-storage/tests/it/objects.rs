@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -269,6 +269,44 @@ fn an_overloaded_server_and_a_lost_network_are_passing_failures() {
     for outcome in all(&*objects) {
         outcome.unwrap();
     }
+}
+
+/// Connections end in the middle of requests and of answers.
+#[test]
+fn what_is_read_over_a_bad_network_is_whole_or_a_passing_failure() {
+    let Some(server) = S3Server::start() else { return };
+    let proxy = Proxy::start(server.address(), Duration::ZERO);
+    let objects = s3(&server, proxy.endpoint());
+    let bytes = Bytes::from((0..1_000_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>());
+    objects.create("object", bytes.clone()).unwrap();
+    let (read, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    match objects.read("object", None) {
+                        Ok(found) => {
+                            assert!(found == bytes);
+                            read.fetch_add(1, Ordering::SeqCst);
+                        }
+                        Err(error) => {
+                            assert!(is_transient(&error), "{error:?}");
+                            failed.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                }
+            });
+        }
+        let _end = at_end(|| is_over.store(true, Ordering::SeqCst));
+        for _ in 0..20 {
+            let before = (read.load(Ordering::SeqCst), failed.load(Ordering::SeqCst));
+            eventually("a read", || read.load(Ordering::SeqCst) > before.0);
+            proxy.cut();
+            eventually("a failure", || failed.load(Ordering::SeqCst) > before.1);
+            proxy.mend();
+        }
+    });
 }
 
 /// A failed request is made again by the layer above, which counts it; here it is one request.
