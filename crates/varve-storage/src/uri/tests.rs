@@ -69,3 +69,23 @@ fn endpoints_say_whether_requests_are_encrypted() {
     let error = checked_endpoint("s3://b", "http://key:hunter2@server").unwrap_err();
     assert!(!error.to_string().contains("hunter2"), "{error}");
 }
+
+/// What the fuzz target `storage_uri` looks at too.
+#[test]
+fn the_normal_form_of_each_address_names_the_same_location() {
+    const PARTS: [&str; 16] = [
+        "s3", "gs", "file", "varve", "shared", "://", ":", "/", "//", "..", ".", "a", "-", "@",
+        "?", "ü",
+    ];
+    let mut parsed = 0;
+    for number in 0..PARTS.len().pow(4) {
+        let parts = (0..4).map(|place| PARTS[number >> (4 * place) & 15]);
+        let text: String = parts.collect();
+        let Ok(location) = Location::parse(&text) else { continue };
+        parsed += 1;
+        let normal = location.to_string();
+        assert_eq!(Location::parse(&normal).as_ref(), Ok(&location), "{text}");
+        assert_eq!(Location::parse(&normal).unwrap().to_string(), normal, "{text}");
+    }
+    assert!(parsed > 1000);
+}
