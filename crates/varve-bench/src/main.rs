@@ -2,7 +2,7 @@
 //!
 //! `compare` takes targets ([`target`]) and a workload ([`workload`]), runs the one on the other by workers
 //! ([`crew`], [`meter`]), checks what was done, and reports ([`report`]). `versions` measures what it costs to keep, copy
-//! and take back whole trees ([`versions`]), `transactions` what it costs to build in one ([`transactions`]).
+//! and take back whole trees ([`mod@versions`]), `transactions` what it costs to build in one ([`mod@transactions`]).
 #![allow(clippy::disallowed_methods, reason = "a benchmark drives the machine itself")]
 
 mod chart;

@@ -130,14 +130,14 @@ pub(crate) fn check_pair(key: &[u8], value: Option<&[u8]>) -> FsResult<()> {
     Ok(())
 }
 
-/// The error of a row of [`DICTIONARIES`] that cannot be read.
+/// The error of a row of [`DICTIONARIES`](varve_schema::DICTIONARIES) that cannot be read.
 pub(crate) fn unreadable(name: &[u8], cause: &dyn std::fmt::Display) -> FsError {
     let name = name.escape_ascii();
     FsError::Storage(format!("dictionary {name} cannot be found: {cause}; run `varve fsck`"))
 }
 
 impl Dictionaries {
-    /// Those of a store whose key space [`DICTIONARIES`] is `names`.
+    /// Those of a store whose key space [`DICTIONARIES`](varve_schema::DICTIONARIES) is `names`.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         names: KeyspaceId,

@@ -1,6 +1,6 @@
 //! Parent pointers: the names of an inode that has or had several, and the home where it counts.
 //!
-//! 1. The second name gives an inode a row of its own ([`crate::link`]). From then on every name has a parent pointer, a row
+//! 1. The second name gives an inode a row of its own ([`mod@crate::link`]). From then on every name has a parent pointer, a row
 //!    beside the inode's, and one name is the home.
 //! 2. When the home's name goes, the next pointer in the order of their hashes becomes the home. The search goes on
 //!    from the old home and begins again at the end: over the life of an inode it passes each removed pointer about

@@ -2,7 +2,7 @@
 //!
 //! 1. [`Server::start`] takes a listener and the directories that clients may mount ([`Export`]). `server` reads
 //!    calls from connections, and workers answer them. `rpc` and `xdr` decode and encode the bytes.
-//! 2. `mount` gives clients the handle of a directory. A [handle](handle) names an inode for as long as the inode
+//! 2. `mount` gives clients the handle of a directory. A [`handle`] names an inode for as long as the inode
 //!    exists.
 //! 3. `procedures` serves the calls. It finds the inode of a handle (`looked_up`), checks what the caller may do
 //!    (`service`), and keeps files open that clients read and write (`opened`). It makes every change durable before

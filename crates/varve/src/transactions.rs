@@ -53,7 +53,7 @@ impl FileSystem {
     /// when it meets the locks of others ([`OnConflict::Restart`](varve_fs::OnConflict)).
     ///
     /// Calls of the library do not wait for locks; `lock_wait_ms` applies to mounts alone. A call that meets locks of others fails with
-    /// [`FsError::Blocked`](varve_vfs::FsError::Blocked). [`Vfs::wait_for_locks`] waits until the call can be made again. From then on a
+    /// [`FsError::Blocked`]. [`Vfs::wait_for_locks`] waits until the call can be made again. From then on a
     /// serializable transaction counts as waiting, and may become the deadlock victim, until [`Vfs::wait_is_over`] reports that the call is
     /// made again or given up. `idle_abort_s` counts only while the store is mounted.
     ///

@@ -14,7 +14,7 @@ impl Db {
         self.inner.locks.wait_for_locks(released, wait_max)
     }
 
-    /// The call of the branch `id` that was refused as [`Blocked`] and waits by the number `wait` is made anew, or no more.
+    /// The call of the branch `id` that was refused as [`Blocked`](crate::Blocked) and waits by the number `wait` is made anew, or no more.
     pub fn stop_waiting(&self, id: BranchId, wait: u64) {
         self.inner.locks.stop_waiting(id, wait);
     }

@@ -1,4 +1,4 @@
-//! Table files: written once by [`writer`], read through [`cache`]; [`file`] says what the store knows of one, and
+//! Table files: written once by [`writer`], read through [`cache`]; [`mod@file`] says what the store knows of one, and
 //! [`describe()`](describe::describe) asks the file itself.
 
 pub(crate) mod cache;

@@ -7,11 +7,11 @@ use varve_types::BranchId;
 /// A request that locks are in the way of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The number by which it counts as waiting until it is given up ([`Db::stop_waiting`]); 0 if it does not.
+    /// The number by which it counts as waiting until it is given up ([`Db::stop_waiting`](crate::Db::stop_waiting)); 0 if it does not.
     pub wait: u64,
     /// The branches that have locked what it asks for.
     pub holders: Vec<BranchId>,
-    /// How often locks had gone when it was refused ([`Db::wait_for_locks`]).
+    /// How often locks had gone when it was refused ([`Db::wait_for_locks`](crate::Db::wait_for_locks)).
     pub released: u64,
 }
 
@@ -51,7 +51,7 @@ impl GaveWay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockOptions {
     /// The longest wait for one lock within a call; `None`: a call is refused instead, its maker waits elsewhere
-    /// ([`Db::wait_for_locks`]), and makes it again or gives it up ([`Db::stop_waiting`]). Until then it counts as
+    /// ([`Db::wait_for_locks`](crate::Db::wait_for_locks)), and makes it again or gives it up ([`Db::stop_waiting`](crate::Db::stop_waiting)). Until then it counts as
     /// waiting.
     pub wait: Option<Duration>,
     /// Of transactions that wait for each other the one with the largest number gives way; of equal ones the youngest.

@@ -4,7 +4,7 @@
 //! when it was written (`synced_len`), which is what tells a torn tail from damage:
 //!
 //! 1. [`LogReader`] reads records from the start until the end or the first bad one, at offset P.
-//! 2. If [`resync`] finds a later valid record whose `synced_len` is above P, or a later log proves
+//! 2. If [`resync()`] finds a later valid record whose `synced_len` is above P, or a later log proves
 //!    that this one was synced beyond P, then a durable record is lost: damage.
 //! 3. Otherwise nothing after P was ever promised: a torn tail, which the engine cuts.
 //!

@@ -6,7 +6,7 @@
 //!    inodes that lie below are set aside. What large files that are open for writing have is made durable before, as their copies say
 //!    how large they are.
 //! 2. Whoever comes by a folded directory unfolds it first ([`unfold`], [`names`]): its names are copied, directories among
-//!    them as folded ones. Whoever writes to a file that borrows its bytes makes them its own first ([`borrowed`]).
+//!    them as folded ones. Whoever writes to a file that borrows its bytes makes them its own first ([`shared`]).
 //! 3. What is folded or borrows has a reference row. A source whose last reference is returned goes ([`VarveFs::drop_returned_sources`]).
 //!
 //! A clone is like any other part of the tree: it has the same `st_dev`, can be moved, linked, cloned and limited, and is

@@ -1,7 +1,7 @@
 //! A whole file system as a stream of JSON lines, and back.
 //!
 //! 1. [`dump_store`] opens the store as a mount does, so that nothing is left half done, and writes one snapshot of
-//!    it in the order of inode ids ([`line`] has the lines).
+//!    it in the order of inode ids ([`mod@line`] has the lines).
 //! 2. [`load_store`] makes a new store from such a stream: rows and object files as the lines come, then a check
 //!    of all of it, then the superblock, without which a directory is no store.
 //!

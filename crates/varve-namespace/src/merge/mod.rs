@@ -6,7 +6,7 @@
 //!   times, by the later one. So two transactions may make different names in one directory. Its owner, mode and
 //!   place stay with the one who changed them. A directory that one has moved or removed and below which the other
 //!   has changed something is a conflict. Extended attributes are rows of their own, which its row follows
-//!   ([`attributes`]).
+//!   (`varve-fs`, `views/attributes.rs`).
 //! - Times of last access: what was only read by one of the two is as the other left it, or removed it.
 //! - Mark rows, whose slots the main view gives out: a mark that the transaction brings is written, one that it takes
 //!   away stays as the main view has it.

@@ -1,7 +1,7 @@
 //! The script of a run: a seeded sequence of steps, and the states of the model after each.
 //!
 //! 1. The steps are made from the seed before any file system runs them.
-//! 2. The model runs them and gives the [`History`](super::History).
+//! 2. The model runs them and gives the [`History`].
 //!
 //! Invariant: for every moment of the run it is known what must be found after a crash.
 
