@@ -40,6 +40,7 @@ impl Store {
         if !is_due || live.checkpoint.is_some() || live.records_since_root == 0 {
             return;
         }
+        live.tree.seq = live.seq;
         let (table, saved) = live.tree.save(live.store, &mut || self.new_id(writer));
         let seq = live.seq;
         let first = live.root.map_or(1, |root| root + 1);
@@ -47,6 +48,7 @@ impl Store {
             live.tree.leave(GarbageKind::Root(root));
         }
         live.tree.leave(GarbageKind::Journal(first, seq + 1));
+        live.tree.seq = seq + 1;
         let root = Root {
             store: live.store,
             seq,
@@ -97,7 +99,7 @@ impl Store {
         let (mut due, fences) = {
             let mut live = self.live.lock();
             let Some(root) = live.root else { return Ok(0) };
-            let is_due = |garbage: &Garbage| garbage.seq <= root && garbage.at + age < now;
+            let is_due = |garbage: &Garbage| garbage.seq <= root && garbage.at + age <= now;
             // In the order of age: the first that is too young ends it.
             let count = live.tree.garbage.iter().take_while(|garbage| is_due(garbage)).count();
             let due: Vec<Garbage> = live.tree.garbage.drain(..count.min(REMOVED_AT_ONCE)).collect();

@@ -69,12 +69,14 @@ impl Store {
             object.since = known.get(&object.name).copied();
         }
         if self.is_owner() {
+            // No state has it, so no record has to come first.
             (live.tree.seq, live.tree.at) = (live.seq, self.machine.now().secs());
             for object in collected.unneeded.iter().filter(|object| object.since.is_none()) {
                 if let Some(kind) = kind_of(&object.name) {
                     live.tree.leave(kind);
                 }
             }
+            live.tree.seq = live.seq + 1;
         }
         Ok(collected)
     }

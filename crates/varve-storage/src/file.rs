@@ -256,13 +256,13 @@ impl File for RemoteFile {
         self.store.upload(&source.node)?;
         let mut live = self.store.change()?;
         let mut state = source.node.lock();
+        // The objects of a removed file are garbage for whoever reads the journal.
+        let Some(path) = state.path.clone() else { return Ok(false) };
         state.share();
         let (len, pieces) = (state.len(), state.pieces(0..state.len()));
-        if let Some(path) = state.path.clone() {
-            drop(state);
-            live.tree.changed(&path)?;
-            live.pending.push(Change::Share(path));
-        }
+        drop(state);
+        live.tree.changed(&path)?;
+        live.pending.push(Change::Share(path));
         drop(live);
         let mut at = 0;
         for (len, piece) in pieces {

@@ -102,7 +102,10 @@ impl Objects for MemoryObjects {
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> io::Result<Bytes> {
         self.answer(Request::Read(name), |objects| {
-            let bytes = objects.get(name).ok_or(io::ErrorKind::NotFound)?;
+            let Some(bytes) = objects.get(name) else {
+                let text = format!("there is no object {name}");
+                return Err(io::Error::new(io::ErrorKind::NotFound, text));
+            };
             let Some(range) = range else { return Ok(bytes.clone()) };
             let len = bytes.len() as u64;
             Ok(bytes.slice(range.start.min(len) as usize..range.end.min(len) as usize))

@@ -157,6 +157,7 @@ impl Loaded {
                 }
             }
         }
+        live.tree.seq = record.seq + 1;
         Ok(())
     }
 }

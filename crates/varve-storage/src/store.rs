@@ -217,10 +217,11 @@ impl Store {
     pub(crate) fn change(&self) -> io::Result<MutexGuard<'_, Live>> {
         self.writer()?;
         self.check()?;
-        let live = self.live.lock();
+        let mut live = self.live.lock();
         if live.is_closed {
             return Err(io::Error::other(format!("{} is closed", self.requests.address())));
         }
+        live.tree.at = self.machine.now().secs();
         Ok(live)
     }
 
@@ -237,6 +238,7 @@ impl Store {
         if state.handles == 0 && state.path.is_none() {
             let objects = state.own_objects();
             drop(state);
+            live.tree.at = self.machine.now().secs();
             live.tree.leave_data(objects);
         }
     }
@@ -375,7 +377,7 @@ impl Store {
         drop(live);
         self.send(writer, seq, &bytes)?;
         if self.machine.is_deterministic() {
-            self.finish_checkpoint()?;
+            self.upkeep()?;
         }
         Ok(())
     }
@@ -395,6 +397,8 @@ impl Store {
         let name = journal_name(seq);
         let bytes = encode(&name, &record);
         live.seq = seq;
+        // What is left behind from now on is needed until the next record is there.
+        live.tree.seq = seq + 1;
         live.unsent = Some((seq, bytes.clone()));
         live.records_since_root += 1;
         live.bytes_since_root += bytes.len() as u64;

@@ -31,7 +31,7 @@ const TABLE_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct Tree {
     requests: Arc<Requests>,
     root: Dir,
-    /// The record that changes belong to, and its time: for [`Tree::garbage`].
+    /// The record that what is left behind waits for, and the time: for [`Tree::garbage`].
     pub(crate) seq: u64,
     pub(crate) at: i64,
     pub(crate) garbage: Vec<Garbage>,
