@@ -304,3 +304,6 @@ pub(crate) fn put_change(writer: &mut Writer, file_system: u64, attr: Option<&At
     writer.bool(false);
     put_attr_after(writer, file_system, attr);
 }
+
+#[cfg(test)]
+mod tests;
