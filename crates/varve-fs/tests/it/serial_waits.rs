@@ -307,3 +307,42 @@ fn each_call_that_waits_ends_as_one_before_the_transaction_or_after_it() {
     println!("{waited:?}, {gone} gone");
     assert!(waited.len() > 20, "{waited:?}");
 }
+
+/// A removal that was not done left its mark on the open file, which was taken for one without a name: what was written to it was not
+/// counted when it was closed.
+#[test]
+fn a_file_whose_removal_met_locks_is_closed_as_one_with_a_name() {
+    let removals: [Call; 3] = [
+        ("none", |_, _| Ok(())),
+        ("unlink", |fs, at| fs.unlink(at.dir, name("f"))),
+        ("rename to it", |fs, at| fs.mv(at.dir, "other", at.dir, "f")),
+    ];
+    let env = sim_store(1, &FormatOptions::default());
+    let fs = open(&env);
+    let mut used = Vec::new();
+    for (what, remove) in removals {
+        let scene = Scene::make(&fs, what, (LARGE, true), IsOpen::Written);
+        let isolation = Isolation::Serializable;
+        let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+        let txn = fs.begin_transaction(ROOT, &options).unwrap();
+        let view = fs.open_view(&txn).unwrap();
+        view.find(scene.dir, "other").unwrap();
+        view.readdir(scene.dir, 0, false, &mut |_| true).unwrap();
+        let removed = remove(&fs, &scene);
+        let is_blocked = matches!(removed, Err(FsError::Blocked(_)));
+        assert!(is_blocked || what == "none", "{what}: {removed:?}");
+        drop(view);
+        fs.abort_transaction(&txn.name).unwrap();
+        let (write, read) = (scene.write.unwrap(), scene.read.unwrap());
+        fs.write(scene.file, write, LARGE as u64, &[1; 1000], false).unwrap();
+        fs.release(scene.file, read).unwrap();
+        fs.forget(scene.file, u64::MAX);
+        fs.release(scene.file, write).unwrap();
+        used.push(fs.usage(scene.dir).unwrap().bytes);
+        let found = fs.find(scene.dir, "f").unwrap();
+        assert_eq!((found.ino, found.size), (scene.file, LARGE as u64 + 1000), "{what}");
+    }
+    assert_eq!(used, [used[0]; 3]);
+    assert_sound(&fs, "removals that met locks");
+    fs.close().unwrap();
+}
