@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Mode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Uid;
+use varve_env::is_no_space;
 use varve_env::os::peer::peer_of;
 
 use varve::{Error, Result};
@@ -48,15 +49,24 @@ impl Drop for SocketName {
 }
 
 /// Listens on `name` in `dir`, the directory of a store that this process has locked: a socket that is there is stale. Only the owner
-/// of the store can connect.
-pub(crate) fn listen(dir: OwnedFd, name: &'static str) -> io::Result<(UnixListener, SocketName)> {
+/// of the store can connect. Where the device has no inode for the name, `lend_inode` is asked for one.
+pub(crate) fn listen(
+    dir: OwnedFd,
+    name: &'static str,
+    lend_inode: &dyn Fn() -> bool,
+) -> io::Result<(UnixListener, SocketName)> {
     let _ = rustix::fs::unlinkat(&dir, name, AtFlags::empty());
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
     // The name gets the mode of the socket (net/unix/af_unix.c, unix_bind_bsd). Changing the mode by the name would change the target of
     // a link that another user put there.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(address_in(&dir, name))?)?;
+    let address = SocketAddrUnix::new(address_in(&dir, name))?;
+    while let Err(error) = rustix::net::bind(&socket, &address).map_err(io::Error::from) {
+        if !is_no_space(&error) || !lend_inode() {
+            return Err(error);
+        }
+    }
     let name = SocketName { dir, name };
     rustix::net::listen(&socket, WAITING_MAX)?;
     Ok((socket.into(), name))
@@ -202,11 +212,11 @@ mod tests {
                 }
             });
             // A link that is there too early is in the way.
-            (0..20_000).for_each(|_| drop(listen(dir(), "control")));
+            (0..20_000).for_each(|_| drop(listen(dir(), "control", &|| false)));
             done.store(true, Ordering::Relaxed);
         });
         assert_eq!(mode(&outside), 0o644);
-        let _listener = listen(dir(), "control").unwrap();
+        let _listener = listen(dir(), "control", &|| false).unwrap();
         assert_eq!(mode(&store.join("control")), 0o600);
     }
 

@@ -7,7 +7,9 @@
 //! 2. What a recovery, a removal, a flush, a merge, or a collection writes goes through [`Reserve::env`]: an operation that finds no room
 //!    is tried again after a file of the reserve was removed. What makes the store larger does not: [`crate::space`] refuses it before,
 //!    and it writes by the environment below.
-//! 3. The last [`OPENING_PIECES`] files are given back only while the store is opened, so that it can be opened wherever it was killed.
+//! 3. The last [`OPENING_PIECES`] files are given back only while the store is opened, so that it can be opened wherever it was killed; a
+//!    half of them only until it is recovered, so that it can be killed then and opened again. [`LENT_PIECES`] more are for
+//!    [`Reserve::lend_inode`] alone: names that the owner of the store makes beside it once it is open.
 //! 4. What was given back is taken again with the next removal of a file, and at each periodic sync.
 //!
 //! The files hold nothing. A store without them is whole, and gets them when there is room.
@@ -18,7 +20,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -36,8 +38,14 @@ const PIECES: u8 = 16;
 /// Further files, the first by their numbers, for who opens the store. That makes four files before it removes any (a log, a manifest, its
 /// copy, a new `CURRENT`), and may be killed then.
 const OPENING_PIECES: u8 = 8;
+/// Further files for names beside the store: the two sockets of a daemon.
+const LENT_PIECES: u8 = 2;
+/// Files that are not given back while the store runs, except to lend them.
+const KEPT_PIECES: u8 = OPENING_PIECES + LENT_PIECES;
+/// And those that are not given back for what follows a recovery.
+const KEPT_RECOVERED: u8 = OPENING_PIECES / 2 + LENT_PIECES;
 /// So many of these hold one block, for the sake of their inodes, and the others as much as those before.
-const OPENING_INODES: u8 = 6;
+const KEPT_INODES: u8 = 6 + LENT_PIECES;
 /// A device with more room than this is not filled between two looks at it.
 const HELD_BELOW_BYTES: u64 = 16 << 30;
 /// Sizes of files are multiples of this, in bytes.
@@ -54,7 +62,8 @@ pub struct Reserve {
     held: Mutex<BTreeMap<u8, u64>>,
     /// The sum of those that a running store may take.
     usable_bytes: AtomicU64,
-    is_opening: AtomicBool,
+    /// So many files are not given back at present, except to lend them.
+    kept: AtomicU8,
     /// Some was given back since the last refill.
     has_given: AtomicBool,
 }
@@ -63,7 +72,7 @@ impl Reserve {
     /// The reserve of the engine in `dir`, of which `wanted_bytes` at most are to be held, while the store is opened.
     pub fn find(below: &Arc<dyn Env>, dir: &Path, wanted_bytes: u64) -> Arc<Reserve> {
         let mut held = BTreeMap::new();
-        for number in 0..PIECES + OPENING_PIECES {
+        for number in 0..PIECES + KEPT_PIECES {
             // A copy of a store, and a power cut, may leave files without room. They still hold an inode.
             if let Ok(stat) = below.stat(&StoreFile::Reserve(number).path(dir)) {
                 held.insert(number, stat.allocated);
@@ -75,7 +84,7 @@ impl Reserve {
             wanted_bytes,
             held: Mutex::new(held),
             usable_bytes: AtomicU64::new(0),
-            is_opening: AtomicBool::new(true),
+            kept: AtomicU8::new(LENT_PIECES),
             has_given: AtomicBool::new(false),
         };
         reserve.count(&reserve.held.lock());
@@ -102,9 +111,14 @@ impl Reserve {
         self.usable_bytes.load(Ordering::Relaxed)
     }
 
-    /// The store is open: what is held for that is kept from now on.
+    /// The store is recovered: what another recovery takes is kept from now on.
+    pub(crate) fn is_recovered(&self) {
+        self.kept.store(KEPT_RECOVERED, Ordering::Relaxed);
+    }
+
+    /// The store is open: all that is held for that is kept from now on.
     pub(crate) fn is_open(&self) {
-        self.is_opening.store(false, Ordering::Relaxed);
+        self.kept.store(KEPT_PIECES, Ordering::Relaxed);
     }
 
     /// Runs `attempt`, again with room of the reserve as long as it finds none and there is some.
@@ -118,20 +132,34 @@ impl Reserve {
     }
 
     fn count(&self, held: &BTreeMap<u8, u64>) {
-        let usable = held.values().rev().take(held.len().saturating_sub(OPENING_PIECES.into()));
+        let usable = held.values().rev().take(held.len().saturating_sub(KEPT_PIECES.into()));
         self.usable_bytes.store(usable.sum(), Ordering::Relaxed);
     }
 
     /// Gives the room of one file back to the device. False if there is none to give.
     fn give_back(&self) -> bool {
         let mut held = self.held.lock();
-        let kept = if self.is_opening.load(Ordering::Relaxed) { 0 } else { OPENING_PIECES.into() };
-        if held.len() <= kept {
+        if held.len() <= self.kept.load(Ordering::Relaxed).into() {
             return false;
         }
         let Some((number, _)) = held.pop_last() else { return false };
+        self.remove(number, &held);
+        true
+    }
+
+    /// Gives the inode of one file back to the device, for a name beside the store. False if there is none to give.
+    pub(crate) fn lend_inode(&self) -> bool {
+        let mut held = self.held.lock();
+        // The smallest.
+        let Some((number, _)) = held.pop_first() else { return false };
+        self.remove(number, &held);
+        true
+    }
+
+    /// Removes the file `number`, which is no longer among those that are `held`.
+    fn remove(&self, number: u8, held: &BTreeMap<u8, u64>) {
         self.has_given.store(true, Ordering::Relaxed);
-        self.count(&held);
+        self.count(held);
         let path = StoreFile::Reserve(number).path(&self.dir);
         // Some file systems give the room of a removed file back later than that of a cut one.
         let cut = || {
@@ -144,7 +172,6 @@ impl Reserve {
         if let Err(error) = cut.or(removed) {
             log::warn!("cannot give back {}: {error}", path.display());
         }
-        true
     }
 
     /// Makes the files that are missing, as far as there is room, and removes those that are not wanted.
@@ -176,7 +203,7 @@ impl Reserve {
             return Ok(());
         }
         let mut left = available_bytes;
-        for number in 0..PIECES + OPENING_PIECES {
+        for number in 0..PIECES + KEPT_PIECES {
             if held.get(&number).is_some_and(|bytes| *bytes > 0) {
                 continue;
             }
@@ -184,7 +211,7 @@ impl Reserve {
             if left < 2 * piece {
                 return Ok(());
             }
-            let piece = if number < OPENING_INODES { BLOCK_BYTES } else { piece };
+            let piece = if number < KEPT_INODES { BLOCK_BYTES } else { piece };
             let path = StoreFile::Reserve(number).path(&self.dir);
             let made = self.make(&path, piece);
             if let Err(error) = made {
@@ -228,7 +255,7 @@ impl Reserve {
 
 /// Whether all files are there, with their room.
 fn is_whole(held: &BTreeMap<u8, u64>) -> bool {
-    held.len() == usize::from(PIECES + OPENING_PIECES) && held.values().all(|bytes| *bytes > 0)
+    held.len() == usize::from(PIECES + KEPT_PIECES) && held.values().all(|bytes| *bytes > 0)
 }
 
 /// See [`Reserve::env`].

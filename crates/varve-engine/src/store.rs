@@ -197,6 +197,12 @@ pub trait Store: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
+    /// Gives an inode that the store holds back to the device, for a name beside the store where there is no other inode. False if there
+    /// is none to give.
+    fn lend_inode(&self) -> bool {
+        false
+    }
+
     /// Counters and sizes as one JSON object.
     fn metrics_json(&self) -> String;
 

@@ -179,6 +179,12 @@ impl VarveFs {
         &self.dictionaries
     }
 
+    /// Gives an inode that the store holds back to its device, for a name that the caller makes beside the store. False if there is none to
+    /// give.
+    pub fn lend_inode(&self) -> bool {
+        self.store.lend_inode()
+    }
+
     /// The store's directory.
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -117,6 +117,12 @@ impl FileSystem {
             .map_err(|error| Error::io("open", &self.dir, &error))
     }
 
+    /// Gives an inode that the store holds back to its device, for a name that the caller makes in [`FileSystem::directory`] where the
+    /// device has no other inode. False if there is none to give.
+    pub fn lend_inode(&self) -> bool {
+        self.fs.lend_inode()
+    }
+
     /// Closes the store and keeps it locked, for [`FileSystem::resume`]. REQUIRES: it was synced, and no call is under way.
     pub fn hand_over(self) -> Result<HandedOver> {
         let handed_over = self.fs.hand_over()?;

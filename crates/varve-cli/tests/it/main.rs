@@ -15,6 +15,7 @@ mod demo;
 mod descriptors;
 mod dump;
 mod fsck;
+mod full_devices;
 mod harness;
 mod kv;
 mod lookalikes;

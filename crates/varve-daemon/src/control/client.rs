@@ -125,7 +125,8 @@ mod tests {
     #[test]
     fn who_is_not_answered_is_told_what_may_have_happened() {
         let dir = tempfile::tempdir().unwrap();
-        let (listener, _name) = socket::listen(opened(dir.path()), socket::CONTROL).unwrap();
+        let (listener, _name) =
+            socket::listen(opened(dir.path()), socket::CONTROL, &|| false).unwrap();
         let id = || "17".to_owned();
         for (request, next) in [
             (ViewRequest::Commit { id: id() }, "as a whole or not at all"),

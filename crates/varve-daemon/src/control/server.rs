@@ -104,10 +104,10 @@ impl EndWaiters {
 }
 
 impl Control {
-    /// Listens in `dir`, the directory of a store that this process has locked.
-    pub(crate) fn listen(dir: OwnedFd) -> Result<Control> {
+    /// Listens in `dir`, the directory of a store that this process has locked, which may lend an inode.
+    pub(crate) fn listen(dir: OwnedFd, lend_inode: &dyn Fn() -> bool) -> Result<Control> {
         let failed = |error: std::io::Error| Error::io("listen on", Path::new(CONTROL), &error);
-        let (listener, name) = socket::listen(dir, CONTROL).map_err(failed)?;
+        let (listener, name) = socket::listen(dir, CONTROL, lend_inode).map_err(failed)?;
         let control = Control { _name: name, shared: Arc::default() };
         let shared = Arc::clone(&control.shared);
         let limits = Limits {
@@ -328,7 +328,7 @@ mod tests {
         let store = dir.path().join("x".repeat(200));
         std::fs::create_dir(&store).unwrap();
         for store in [dir.path(), &store] {
-            let control = Control::listen(opened(store)).unwrap();
+            let control = Control::listen(opened(store), &|| false).unwrap();
             let mut client = connect(store).unwrap();
             client.write_all(b"{\"upgrade\":{\"binary\":\"/bin/true\"}}\n").unwrap();
             let mut heard = String::new();
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn who_asked_to_be_told_how_far_it_is_hears_one_line_after_the_other() {
         let dir = tempfile::tempdir().unwrap();
-        let (listener, _name) = socket::listen(opened(dir.path()), CONTROL).unwrap();
+        let (listener, _name) = socket::listen(opened(dir.path()), CONTROL, &|| false).unwrap();
         let at = |done| Progress { phase: ROLL_BACK_PHASES[0], done, permille: None };
         let mut heard = Vec::new();
         thread::scope(|scope| {
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn who_says_nothing_keeps_nobody_waiting() {
         let dir = tempfile::tempdir().unwrap();
-        let _control = Control::listen(opened(dir.path())).unwrap();
+        let _control = Control::listen(opened(dir.path()), &|| false).unwrap();
         let silent = [0; HEARD_MAX - 1].map(|_| connect(dir.path()).unwrap());
         for mut half in &silent {
             half.write_all(b"{").unwrap();

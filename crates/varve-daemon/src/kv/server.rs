@@ -55,11 +55,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Listens in `dir`, the directory of a store that this process has locked.
-    pub(crate) fn listen(dir: OwnedFd) -> Result<Server> {
+    /// Listens in `dir`, the directory of a store that this process has locked, which may lend an inode.
+    pub(crate) fn listen(dir: OwnedFd, lend_inode: &dyn Fn() -> bool) -> Result<Server> {
         let failed =
             |error: std::io::Error| Error::io("listen on", Path::new(DICTIONARIES), &error);
-        let (listener, name) = socket::listen(dir, DICTIONARIES).map_err(failed)?;
+        let (listener, name) = socket::listen(dir, DICTIONARIES, lend_inode).map_err(failed)?;
         let server = Server { _name: name, current: Arc::default() };
         let current = Arc::clone(&server.current);
         let accept = move || {

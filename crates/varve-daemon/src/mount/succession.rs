@@ -79,12 +79,13 @@ fn serve_on(
     allocator::keep_near(fs_options(choices, &attached.ready.dir).memory_budget_bytes);
     unmount_on_signals(attached.stop_handle(), attached.ready.dir.clone())?;
     let directory = || attached.file_system.directory();
+    let lend_inode = || attached.file_system.lend_inode();
     let control = directory()
-        .and_then(Control::listen)
+        .and_then(|dir| Control::listen(dir, &lend_inode))
         .inspect_err(|error| log::warn!("this mount cannot be upgraded: {}", error.message()))
         .ok();
     let pairs = directory()
-        .and_then(Server::listen)
+        .and_then(|dir| Server::listen(dir, &lend_inode))
         .inspect_err(|error| log::warn!("this mount serves no dictionaries: {}", error.message()))
         .ok();
     let serve_pairs = |of| pairs.iter().for_each(|server| server.serves(Option::clone(&of)));

@@ -262,7 +262,7 @@ mod tests {
     fn a_daemon_that_is_silent_is_not_given_up() {
         let dir = tempfile::tempdir().unwrap();
         let opened = std::fs::File::open(dir.path()).unwrap().into();
-        let (listener, _name) = crate::socket::listen(opened, "control").unwrap();
+        let (listener, _name) = crate::socket::listen(opened, "control", &|| false).unwrap();
         let client = std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut client, _) = listener.accept().unwrap();

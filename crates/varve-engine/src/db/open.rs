@@ -68,6 +68,7 @@ impl Db {
             check_new(&*env, dir, &files, &options)?;
         }
         let inner = Arc::new(build(reserve, dir, options, state, &files)?);
+        inner.reserve.is_recovered();
         inner.reserve.refill();
         inner.flush_recovered()?;
         inner.reserve.is_open();

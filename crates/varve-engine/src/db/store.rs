@@ -111,6 +111,10 @@ impl Store for Db {
         self.inner.commits.get_room()
     }
 
+    fn lend_inode(&self) -> bool {
+        self.inner.reserve.lend_inode()
+    }
+
     fn metrics_json(&self) -> String {
         self.inner.compactor.metrics_json()
     }

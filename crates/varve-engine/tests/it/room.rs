@@ -14,7 +14,8 @@ use varve_types::KeyspaceId;
 use crate::common::*;
 use crate::designs::{PRESETS, options_of};
 
-const DEVICE_BYTES: u64 = 24 << 20;
+/// With the two blocks that are held to be lent.
+const DEVICE_BYTES: u64 = (24 << 20) + (8 << 10);
 const VALUE_BYTES: usize = 16 << 10;
 
 /// A store of `design` whose memtable would be larger than the reserve.

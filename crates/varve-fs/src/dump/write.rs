@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use varve_engine::{Direction, KeyRange, StoreError, StoreResult, StoreSnapshot};
-use varve_env::{Env, OpenMode};
+use varve_env::{Env, OpenMode, ShadowEnv};
 use varve_schema::key::{DataRow, MetaRow};
 use varve_schema::{
     Body, CHUNK_BYTES, Content, DATA, DecodeError, DictionaryRow, EntryRow, FileKind, Inode,
@@ -35,7 +35,7 @@ use super::{Counts, Steps};
 use crate::dictionaries::unreadable;
 use crate::epoch::Epoch;
 use crate::error;
-use crate::error::invalid;
+use crate::error::{invalid, unopened};
 use crate::fs::VarveFs;
 use crate::fsck::Progress;
 use crate::fsck::sorter::{Record, Sorter, SpillPlace};
@@ -84,7 +84,7 @@ struct Dump<'a> {
 }
 
 /// Writes the store in `dir`, which nobody may have open, to `out`; takes about `memory_bytes`. `progress` is
-/// told of the lines.
+/// told of the lines. Where the device has no room for what opening the store writes, that stays in memory.
 pub fn dump_store(
     env: Arc<dyn Env>,
     dir: &Path,
@@ -93,16 +93,15 @@ pub fn dump_store(
     progress: &mut dyn FnMut(Progress),
 ) -> StoreResult<Counts> {
     let options = MountOptions { memory_budget_bytes: memory_bytes / 2, ..MountOptions::default() };
-    let fs = VarveFs::open(Arc::clone(&env), dir, options)?;
-    let unfolded = match fs.objects.mapped.any_left() {
-        Some(ino) => Err(StoreError::Invalid(format!(
-            "a program has had the large file of inode {ino} open for writing since a daemon of the store died; dump the store \
-             when it has ended"
-        ))),
-        None => fs.unfold_within(InodeId::ROOT).map_err(invalid),
+    let (env, fs) = match open_settled(&env, dir, &options).and_then(require_counted) {
+        Err(StoreError::NoSpace { .. }) => {
+            let shadow: Arc<dyn Env> = ShadowEnv::new(env);
+            let fs = open_settled(&shadow, dir, &options)?;
+            (shadow, fs)
+        }
+        opened => (env, opened?),
     };
-    let told = unfolded.map(|()| fs.accounts.propagate_all());
-    let dumped = told.and_then(|()| fs.store.snapshot()).and_then(|snapshot| {
+    let dumped = fs.store.snapshot().and_then(|snapshot| {
         let place = SpillPlace { env, dir: dir.to_path_buf() };
         let dump = Dump {
             fs: &fs,
@@ -119,6 +118,36 @@ pub fn dump_store(
     let closed = fs.close();
     let counts = dumped?;
     closed.map(|()| counts)
+}
+
+/// Opens a store whose clones have all their names, and whose usage is counted.
+fn open_settled(env: &Arc<dyn Env>, dir: &Path, options: &MountOptions) -> StoreResult<VarveFs> {
+    let fs = VarveFs::open(Arc::clone(env), dir, options.clone())?;
+    let settled = match fs.objects.mapped.any_left() {
+        Some(ino) => Err(StoreError::Invalid(format!(
+            "a program has had the large file of inode {ino} open for writing since a daemon of the store died; dump the store \
+             when it has ended"
+        ))),
+        None => fs.unfold_within(InodeId::ROOT).map_err(unopened(dir)),
+    };
+    fs.accounts.propagate_all();
+    match settled {
+        Ok(()) => Ok(fs),
+        Err(error) => {
+            // What it could not write is what failed.
+            drop(fs.close());
+            Err(error)
+        }
+    }
+}
+
+/// Fails with `NoSpace`, and closes the store, if some usage could not be counted in all directories above it.
+fn require_counted(fs: VarveFs) -> StoreResult<VarveFs> {
+    if fs.accounts.marked() == 0 {
+        return Ok(fs);
+    }
+    drop(fs.close());
+    Err(StoreError::NoSpace { path: fs.dir().to_path_buf() })
 }
 
 impl Dump<'_> {
