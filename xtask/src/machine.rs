@@ -54,6 +54,9 @@ pub(crate) struct Scratch {
     dir: tempfile::TempDir,
 }
 
+/// Where in a scratch directory the daemons of [`Varve`] write what they have to say.
+pub(crate) const LOG_NAME: &str = "daemon.log";
+
 impl Scratch {
     /// A new directory under `base`, or where temporary files go.
     pub(crate) fn new(base: Option<&Path>) -> Result<Scratch, Failure> {
@@ -149,7 +152,7 @@ impl Varve {
             program: program.to_path_buf(),
             store,
             mount_point: scratch.dir("varve")?,
-            log: scratch.path("daemon.log"),
+            log: scratch.path(LOG_NAME),
             mount_args: mount_args.to_vec(),
             daemon: None,
         })

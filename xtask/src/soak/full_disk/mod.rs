@@ -38,6 +38,8 @@ const MISSING_BYTES_MAX: u64 = 6 << 20;
 /// How often an unmount is tried again, and how long that waits.
 const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
+/// Lines of the daemons' log that are shown of a case that is wrong, the last ones.
+const LOG_LINES_MAX: usize = 20;
 /// The daemon is killed within this time.
 const KILL_WITHIN_MS: u64 = 20_000;
 
@@ -148,6 +150,11 @@ pub(super) fn run(task: &Task) -> Outcome {
             Err(error) => {
                 failed += 1;
                 println!("{}  WRONG: {error}", case.told());
+                let log = fs::read_to_string(scratch.path(machine::LOG_NAME)).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                for line in &lines[lines.len().saturating_sub(LOG_LINES_MAX)..] {
+                    println!("        {line}");
+                }
             }
         }
     }
