@@ -1,40 +1,58 @@
-//! Stores on shared storage: a directory of a cluster file system, used by two machines, each with anchors of its own.
+//! Stores on shared storage, used by two machines, each with anchors of its own: in a directory of a cluster file system, and on a
+//! server.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use varve_testkit::{Command, at_end, eventually};
+use varve_testkit::{Command, Proxy, S3Server, at_end, eventually};
 
 use crate::harness::{can_mount, fails, json, run, varve};
 
 /// The storage, and the directories of the machines.
 struct Shared {
     dir: TempDir,
+    uri: String,
+    /// What the environment says of the storage.
+    variables: Vec<(&'static str, String)>,
 }
 
 /// A machine that mounts the store; what it has mounted is unmounted at the end.
 struct Machine {
     dir: PathBuf,
     uri: String,
+    variables: Vec<(&'static str, String)>,
 }
 
 impl Shared {
-    /// Storage with a store in it; `None` where tests cannot mount.
+    /// A directory with a store in it; `None` where tests cannot mount.
     fn formatted() -> Option<Shared> {
-        let shared = can_mount().then(|| Shared { dir: tempfile::tempdir().unwrap() })?;
-        fs::create_dir(shared.dir.path().join("storage")).unwrap();
+        let dir = can_mount().then(|| tempfile::tempdir().unwrap())?;
+        let storage = dir.path().join("storage");
+        fs::create_dir(&storage).unwrap();
+        Some(Shared::with_store(dir, format!("shared://{}", storage.display()), Vec::new()))
+    }
+
+    /// A store on a server that is reached at `endpoint`.
+    fn on_server(server: &S3Server, endpoint: &str) -> Shared {
+        let uri = format!("s3://{}/some/prefix", server.bucket());
+        Shared::with_store(tempfile::tempdir().unwrap(), uri, server.variables_for(endpoint))
+    }
+
+    fn with_store(dir: TempDir, uri: String, variables: Vec<(&'static str, String)>) -> Shared {
+        let shared = Shared { dir, uri, variables };
         let first = shared.machine("first");
         run(first.varve().arg("format").arg(&first.uri).args(["--lease", "2"]));
-        Some(shared)
+        shared
     }
 
     fn machine(&self, name: &str) -> Machine {
         let dir = self.dir.path().join(name);
         fs::create_dir_all(dir.join("mnt")).unwrap();
-        Machine { dir, uri: format!("shared://{}", self.dir.path().join("storage").display()) }
+        Machine { dir, uri: self.uri.clone(), variables: self.variables.clone() }
     }
 }
 
@@ -42,6 +60,7 @@ impl Machine {
     fn varve(&self) -> Command {
         let mut command = varve();
         command.env("VARVE_ANCHORS", self.dir.join("anchors"));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -98,6 +117,51 @@ fn bytes(seed: u8, len: usize) -> Vec<u8> {
 #[test]
 fn a_store_on_shared_storage_does_what_a_local_one_does() {
     let Some(shared) = Shared::formatted() else { return };
+    does_what_a_local_one_does(&shared);
+}
+
+#[test]
+fn a_store_on_a_server_does_what_a_local_one_does() {
+    let Some(server) = can_mount().then(S3Server::start).flatten() else { return };
+    does_what_a_local_one_does(&Shared::on_server(&server, &server.endpoint()));
+}
+
+/// Programs wait while the server is away or refuses requests, and lose nothing.
+#[test]
+fn a_server_that_is_away_for_a_while_is_waited_for() {
+    let Some(server) = can_mount().then(S3Server::start).flatten() else { return };
+    let proxy = Proxy::start(server.address(), Duration::from_millis(5));
+    let shared = Shared::on_server(&server, &proxy.endpoint());
+    let first = shared.machine("first");
+    first.mount();
+    let large = bytes(9, 3 << 20);
+    first.write("before", &large).unwrap();
+    std::thread::scope(|scope| {
+        proxy.cut();
+        let waits = scope.spawn(|| first.write("while-cut", &large));
+        eventually("a request was made", || first.path("while-cut").exists());
+        proxy.mend();
+        waits.join().unwrap().unwrap();
+        proxy.overload(true);
+        let waits = scope.spawn(|| first.write("while-overloaded", &large));
+        let requests = proxy.requests();
+        eventually("requests were refused", || proxy.requests() > requests);
+        proxy.overload(false);
+        waits.join().unwrap().unwrap();
+    });
+    let stats = json(first.varve().args(["stats", "--json"]).arg(first.path("")));
+    assert!(stats["storage"]["retries"].as_u64().unwrap() > 0, "{stats}");
+    first.unmount();
+    let second = shared.machine("second");
+    second.mount();
+    for name in ["before", "while-cut", "while-overloaded"] {
+        assert!(fs::read(second.path(name)).unwrap() == large, "{name}");
+    }
+    second.unmount();
+    second.fsck();
+}
+
+fn does_what_a_local_one_does(shared: &Shared) {
     let first = shared.machine("first");
     first.mount();
     let large = bytes(3, 5 << 20);
@@ -205,7 +269,7 @@ fn what_is_no_store_is_named_and_not_touched() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let machine = Machine { dir: dir.path().join("m"), uri: String::new() };
+    let machine = Machine { dir: dir.path().join("m"), uri: String::new(), variables: Vec::new() };
     fs::create_dir_all(machine.dir.join("mnt")).unwrap();
     let photos = dir.path().join("photos");
     fs::create_dir(&photos).unwrap();
