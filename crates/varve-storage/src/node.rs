@@ -142,24 +142,41 @@ impl State {
         bytes.collect()
     }
 
-    /// Takes the objects for the bytes in memory that became objects.
+    /// Takes the objects for the bytes in memory that became objects. One write may have become parts of several.
     pub(crate) fn uploaded(&mut self, uploaded: &Uploaded) {
         let Some(written) = &mut self.written else { return };
-        let mut left = 0;
-        for (_, extent) in written.extents.iter_mut() {
-            let Source::Memory(bytes) = &extent.source else { continue };
-            let begins = bytes.as_ptr() as usize;
-            let found = uploaded.range(..=begins).next_back();
-            match found {
-                Some((start, (all, id, from))) if begins + bytes.len() <= start + all.len() => {
-                    let from = from + (begins - start) as u64;
-                    extent.source = Source::Object { id: *id, from, shared: false };
-                }
-                _ => left += bytes.len() as u64,
+        let mut extents = Extents::default();
+        written.memory_bytes = 0;
+        for (mut offset, extent) in written.extents.iter() {
+            let Source::Memory(bytes) = &extent.source else {
+                extents.put(offset, extent.clone());
+                continue;
+            };
+            let mut rest = bytes.clone();
+            while !rest.is_empty() {
+                let (begins, all) = (rest.as_ptr() as usize, rest.len());
+                let part = uploaded.range(..=begins).next_back();
+                let within = part.filter(|(start, (part, ..))| begins < *start + part.len());
+                let (count, source) = match within {
+                    Some((start, (part, id, from))) => {
+                        let count = (start + part.len() - begins).min(all);
+                        let from = from + (begins - start) as u64;
+                        (count, Source::Object { id: *id, from, shared: false })
+                    }
+                    None => {
+                        let next =
+                            uploaded.range(begins..).next().map_or(all, |(at, _)| at - begins);
+                        let count = next.min(all);
+                        written.memory_bytes += count as u64;
+                        (count, Source::Memory(rest.slice(..count)))
+                    }
+                };
+                extents.put(offset, Extent { len: count as u64, source });
+                offset += count as u64;
+                rest = rest.split_off(count);
             }
         }
-        written.memory_bytes = left;
-        written.extents = joined(&written.extents);
+        written.extents = joined(&extents);
     }
 
     /// The objects that only this file has.

@@ -224,7 +224,13 @@ impl Run {
                 bytes[(offset as usize).min(end)..end].fill(0);
             }
             kind => {
-                let len = if kind == 2 { rng.below(700_000) } else { rng.below(3000) } as usize;
+                let most = match (kind, rng.below(20)) {
+                    // Parts of several objects.
+                    (2, 0) => 9_000_000,
+                    (2, _) => 700_000,
+                    _ => 3000,
+                };
+                let len = rng.below(most) as usize;
                 let new: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8 | 1).collect();
                 file.write_all_at(&new, offset).unwrap();
                 if len > 0 {

@@ -3,6 +3,7 @@
 
 mod crash;
 mod credentials;
+mod damage;
 mod objects;
 mod owners;
 mod support;
