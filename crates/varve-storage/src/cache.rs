@@ -299,24 +299,26 @@ struct Remove(Arc<Files>);
 impl Lifecycle<PieceId, u64> for Remove {
     type RequestState = ();
 
-    fn on_evict(&self, (): &mut Self::RequestState, piece: PieceId, _: u64) {
-        let _ = self.0.machine.remove_file(&self.0.path(piece));
+    fn on_evict(&self, (): &mut Self::RequestState, piece: PieceId, bytes: u64) {
+        let _ = self.0.machine.remove_file(&self.0.path(piece, bytes));
     }
 }
 
 impl Files {
-    fn path(&self, (id, piece): PieceId) -> PathBuf {
+    /// The file of a piece. Its name says how long it is, since a cut one may have right checksums.
+    fn path(&self, (id, piece): PieceId, bytes: u64) -> PathBuf {
         let ObjectId { epoch, number } = id;
-        self.dir.join(format!("{:x}-{epoch:x}-{number:x}-{piece:x}", self.store))
+        self.dir.join(format!("{:x}-{epoch:x}-{number:x}-{piece:x}-{bytes:x}", self.store))
     }
 
-    /// The piece of this store whose file has this name.
-    fn piece(&self, name: &str) -> Option<PieceId> {
+    /// The piece of this store whose file has this name, and its length.
+    fn piece(&self, name: &str) -> Option<(PieceId, u64)> {
         let (store, name) = name.split_once('-')?;
         let mut parts = name.split('-').map(|part| u64::from_str_radix(part, 16).ok());
         let (epoch, number, piece) = (parts.next()??, parts.next()??, parts.next()??);
+        let bytes = parts.next()??;
         let is_own = u128::from_str_radix(store, 16) == Ok(self.store);
-        is_own.then_some((ObjectId { epoch, number }, piece))
+        is_own.then_some(((ObjectId { epoch, number }, piece), bytes))
     }
 }
 
@@ -341,13 +343,10 @@ impl DiskCache {
         let cache = DiskCache { files, index };
         for item in cache.files.machine.list(dir)? {
             let path = dir.join(&item.name);
-            let Some(piece) = item.name.to_str().and_then(|name| cache.files.piece(name)) else {
+            match item.name.to_str().and_then(|name| cache.files.piece(name)) {
+                Some((piece, bytes)) => cache.index.insert(piece, bytes),
                 // Of a store that was at the same address before, or not whole.
-                let _ = cache.files.machine.remove_file(&path);
-                continue;
-            };
-            if let Ok(stat) = cache.files.machine.stat(&path) {
-                cache.index.insert(piece, stat.len.max(1));
+                None => drop(cache.files.machine.remove_file(&path)),
             }
         }
         Ok(cache)
@@ -358,17 +357,17 @@ impl DiskCache {
     }
 
     fn read(&self, piece: PieceId) -> Option<Vec<u8>> {
-        self.index.get(&piece)?;
+        let len = self.index.get(&piece)?;
         let read = || {
-            let file = self.files.machine.open(&self.files.path(piece), OpenMode::Read)?;
-            let mut bytes = vec![0; file.stat()?.len as usize];
+            let file = self.files.machine.open(&self.files.path(piece, len), OpenMode::Read)?;
+            let mut bytes = vec![0; len as usize];
             file.read_exact_at(&mut bytes, 0)?;
             io::Result::Ok(bytes)
         };
         match read() {
             Ok(bytes) => Some(bytes),
             Err(_) => {
-                self.index.remove(&piece);
+                self.forget(piece);
                 None
             }
         }
@@ -376,7 +375,8 @@ impl DiskCache {
 
     /// Keeps a piece if the disk takes it.
     fn write(&self, piece: PieceId, bytes: &[u8]) {
-        let path = self.files.path(piece);
+        let len = bytes.len() as u64;
+        let path = self.files.path(piece, len);
         let new = path.with_extension("new");
         let write = || {
             let file = self.files.machine.open(&new, OpenMode::CreateNew)?;
@@ -384,7 +384,7 @@ impl DiskCache {
             self.files.machine.rename(&new, &path)
         };
         match write() {
-            Ok(()) => self.index.insert(piece, (bytes.len() as u64).max(1)),
+            Ok(()) => self.index.insert(piece, len),
             // Another thread is writing the same piece.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {
@@ -395,7 +395,8 @@ impl DiskCache {
     }
 
     fn forget(&self, piece: PieceId) {
-        self.index.remove(&piece);
-        let _ = self.files.machine.remove_file(&self.files.path(piece));
+        if let Some((_, bytes)) = self.index.remove(&piece) {
+            let _ = self.files.machine.remove_file(&self.files.path(piece, bytes));
+        }
     }
 }
