@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::Value;
-use varve::store::{self, Holder};
-use varve::{Error, Result};
+use varve::store::{self, Holder, machine_to_read};
+use varve::{Error, Result, anchor};
+use varve_env::Env;
 use varve_fs::Superblock;
 use varve_fs::superblock::engine_dir;
 use varve_fuse::MountPoint;
@@ -29,6 +30,8 @@ pub struct Status {
     /// The store.
     #[serde(with = "varve_engine::paths")]
     pub store: PathBuf,
+    /// The address of a store on shared storage, whose anchor `store` is.
+    pub address: Option<String>,
     /// The superblock; serialized without its secret.
     #[serde(serialize_with = "without_secret")]
     pub superblock: Superblock,
@@ -86,11 +89,15 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
     };
     Ok(Status {
         store: dir.to_path_buf(),
+        address: anchor::settings(dir)?.map(|settings| settings.uri),
         superblock,
         holder,
         mount_point: found.as_ref().map(|mount| mount.dir.clone()),
         read_only: found.as_ref().map(|mount| mount.read_only),
-        engine_bytes: bytes_below(&engine_dir(dir)),
+        engine_bytes: match anchor::is_anchor(dir) {
+            true => bytes_in(&*machine_to_read(dir)?, &engine_dir(dir)),
+            false => bytes_below(&engine_dir(dir)),
+        },
         session,
         daemon,
         daemon_error,
@@ -134,6 +141,12 @@ fn no_answer(dir: &Path, error: Errno) -> Error {
         error => Error::failed(format!("the mount on {dir} does not answer: {error}"))
             .hint(format!("if its daemon has died, `varve umount {dir}` and mount again")),
     }
+}
+
+/// Bytes allocated to the files in `dir`, as the engine sees them.
+fn bytes_in(machine: &dyn Env, dir: &Path) -> u64 {
+    let names = machine.list(dir).unwrap_or_default().into_iter().map(|item| dir.join(item.name));
+    names.filter_map(|path| machine.stat(&path).ok()).map(|stat| stat.allocated).sum()
 }
 
 /// Bytes allocated to the files below `dir`. Files that vanish meanwhile do not count.

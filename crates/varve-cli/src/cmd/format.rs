@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use varve::{Result, size, store};
+use varve::{Result, anchor, size, store};
 use varve_engine::StoreDesign;
 use varve_fs::superblock::LARGE_FILE_THRESHOLDS;
 use varve_fs::{EngineKind, FormatOptions};
@@ -84,9 +84,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             superblock: superblock.public(),
         });
     }
-    let dir = arguments.store.display();
-    output::line(format!("{dir} is a store now ({})", superblock.uuid));
-    let word = output::word(&arguments.store);
+    let address = anchor::settings(&arguments.store)?.map(|settings| PathBuf::from(settings.uri));
+    let store = address.as_ref().unwrap_or(&arguments.store);
+    output::line(format!("{} is a store now ({})", store.display(), superblock.uuid));
+    let word = output::word(store);
     output::line(format!("mount it with `varve mount {word} DIR`"));
     Ok(())
 }

@@ -47,6 +47,9 @@ fn show(status: &Status) {
     let row = |name: &str, value: String| output::line(format!("{name:<40} {value}"));
     let superblock = &status.superblock;
     row("store", status.store.display().to_string());
+    if let Some(address) = &status.address {
+        row("on", address.clone());
+    }
     row("id", superblock.uuid.clone());
     let formatted = Timestamp::new(superblock.formatted_at_secs, 0).unwrap_or(Timestamp::EPOCH);
     row("formatted", logging::utc(formatted));

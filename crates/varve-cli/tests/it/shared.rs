@@ -185,6 +185,8 @@ fn does_what_a_local_one_does(shared: &Shared) {
         fs::remove_dir_all(first.dir.join("anchors")).unwrap();
         first.mount();
     }
+    let status = json(first.varve().args(["status", "--json"]).arg(&first.uri));
+    assert_eq!(status["address"], first.uri, "{status}");
     let stats = json(first.varve().args(["stats", "--json"]).arg(first.path("")));
     assert!(stats["storage"]["reads"].as_u64().unwrap() > 0, "{stats}");
     first.unmount();
