@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use varve_engine::{Store, StoreError, StoreResult};
-use varve_env::{Env, File, FileLock, JoinHandle};
+use varve_env::{Env, File, FileLock};
 use varve_schema::NameHasher;
 use varve_session::Session;
 use varve_types::KeyspaceId;
@@ -73,7 +73,6 @@ pub struct VarveFs {
     pub(crate) lookups: KeyspaceId,
     /// When somebody last asked for something of a view, as [`Env::monotonic`] tells the time, in milliseconds.
     pub(crate) used: AtomicU64,
-    reaper_thread: Mutex<Option<Box<dyn JoinHandle>>>,
     lock: Mutex<Option<Box<dyn FileLock>>>,
 }
 
@@ -135,7 +134,6 @@ impl VarveFs {
             moves: AtomicU64::new(0),
             ends_move: AtomicBool::new(serial.is_some()),
             used,
-            reaper_thread: Mutex::new(None),
             lost,
             lookups: keyspaces.lookups,
             views,
@@ -149,10 +147,6 @@ impl VarveFs {
             options,
             objects,
         })
-    }
-
-    pub(crate) fn set_reaper_thread(&self, thread: Option<Box<dyn JoinHandle>>) {
-        *self.reaper_thread.lock() = thread;
     }
 
     /// What was fixed when the store was formatted.
@@ -198,7 +192,7 @@ impl VarveFs {
     /// Syncs everything and closes the store; if it `ends` here, inodes that only open handles kept are removed. Returns the
     /// lock, which is released when it is dropped.
     pub(crate) fn shut_down(&self, ends: bool) -> (Option<Box<dyn FileLock>>, StoreResult<()>) {
-        self.stop_reaper();
+        self.reaper.stop();
         if let Some(views) = &self.views {
             views.close();
         }
@@ -229,20 +223,11 @@ impl VarveFs {
             sources.close();
         }
     }
-
-    fn stop_reaper(&self) {
-        self.reaper.stop();
-        if let Some(thread) = self.reaper_thread.lock().take()
-            && thread.join().is_err()
-        {
-            log::warn!("the thread that removes files of removed inodes panicked");
-        }
-    }
 }
 
 impl Drop for VarveFs {
     fn drop(&mut self) {
-        self.stop_reaper();
+        self.reaper.stop();
         self.close_sources();
     }
 }

@@ -206,13 +206,10 @@ impl VarveFs {
         if self.options.read_only {
             return Ok(());
         }
-        let thread = self.reaper.start();
-        let thread = thread.map_err(|source| StoreError::Io {
+        self.reaper.start().map_err(|source| StoreError::Io {
             action: "start a thread for",
             path: self.dir.clone(),
             source,
-        })?;
-        self.set_reaper_thread(thread);
-        Ok(())
+        })
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct Reaper {
     accounts: Arc<Accounts>,
     state: Mutex<State>,
     changed: Condvar,
+    /// The thread, while it runs.
+    thread: Mutex<Option<Box<dyn JoinHandle>>>,
     /// Held from the look at pending rows to their end.
     removing: Mutex<()>,
     /// On the monotonic clock; set when the store is being closed.
@@ -80,20 +82,23 @@ impl Reaper {
     ) -> Reaper {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let (removing, give_up_at) = (Mutex::default(), OnceLock::new());
-        Reaper { env, store, meta, objects, accounts, state, changed, removing, give_up_at }
+        let thread = Mutex::new(None);
+        Reaper { env, store, meta, objects, accounts, state, changed, thread, removing, give_up_at }
     }
 
     /// Starts the thread, unless background work must run on the callers' threads.
-    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<Option<Box<dyn JoinHandle>>> {
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<()> {
         if self.env.is_deterministic() {
             let mut earlier = Some(InodeId::new(0));
             while let Some(from) = earlier {
                 earlier = self.remove_earlier(from);
             }
-            return Ok(None);
+            return Ok(());
         }
         let reaper = Arc::clone(self);
-        self.env.spawn("varve-reaper", Box::new(move || reaper.run())).map(Some)
+        let thread = self.env.spawn("varve-reaper", Box::new(move || reaper.run()))?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
     }
 
     fn run(&self) {
@@ -142,6 +147,10 @@ impl Reaper {
         self.give_up_at.get_or_init(|| self.env.monotonic().saturating_add(CLOSING_MAX));
         self.state.lock().stopping = true;
         self.changed.notify_all();
+        let thread = self.thread.lock().take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            log::warn!("the thread that removes files of removed inodes panicked");
+        }
     }
 
     /// Queues an object for removal, after the batch with its pending row.

@@ -11,7 +11,7 @@
 //! The second is the way of a commit of rows alone. Behind its locks others see it as they see any change that is not durable
 //! yet: what they make of it is later in the log, so no crash leaves that without it. Before it is durable a crash may bring the open
 //! transaction back, so until then its view counts as one that sees large files, and files of its own stay; both are let go of with
-//! [`super::super::Views::lock_changes`] held, as whenever views end.
+//! [`crate::views::Views::lock_changes`] held, as whenever views end.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::Ordering;

@@ -6,7 +6,7 @@
 //!
 //! 1. Nothing else happens in either view: all row locks of both are held, in the order view, main tree. Large files
 //!    that are still open for writing in one of them refuse it, and so do limits that it would exceed ([`limits`])
-//!    and dictionaries that are gone ([`crate::transactions::pairs`]).
+//!    and dictionaries that are gone ([`crate::transactions`]).
 //!    Where programs may have changed small files in mapped memory that the commit changes, that is written first, as a change of the
 //!    main tree like any other, and the commit begins again ([`maps`]).
 //! 2. What the commit means for the main tree is found out from the rows that the transaction changed ([`Plan`]): names
@@ -53,7 +53,7 @@
 //! extended attributes and data fit their   a change of either changes the inode's row; rows of directories are settled by
 //!   inode                                  all that the commit brings ([`merge`])
 //! pairs have their dictionary              looked for before the commit, which no dictionary comes or goes during
-//!                                          ([`crate::transactions::pairs`])
+//!                                          ([`crate::transactions`])
 //! clones have their source, references     a source stays while any state of the store has a reference to it; what both have
 //!   their inode                            unfolded is merged ([`merge`])
 //! large files have their objects           checked before they are put in place ([`checks`])

@@ -9,7 +9,7 @@ use varve_types::{InodeId, Timestamp};
 use varve_vfs::FsResult;
 
 use super::line::{Base64, DirLine, InodeLine, Kind, Letters, Stored, Text};
-use super::load::wrong;
+use super::wrong::wrong;
 
 /// The line of an inode without its name and its attributes.
 pub(super) fn line_of(inode: &Inode, parent: InodeId) -> InodeLine {

@@ -13,7 +13,7 @@ use varve_schema::{
 };
 use varve_types::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, XATTRS_BYTES_MAX};
 use varve_types::{FileName, InodeId};
-use varve_vfs::{FsError, FsResult};
+use varve_vfs::FsResult;
 
 use super::Counts;
 use super::inode::inode_of;
@@ -22,6 +22,7 @@ use super::line::{
 };
 use super::pairs::Pairs;
 use super::rows::Rows;
+use super::wrong::wrong;
 use crate::error;
 use crate::fsck::volume::Volume;
 
@@ -44,11 +45,6 @@ pub(super) struct Load<'a> {
     /// All inode ids are below this.
     next_inode: u64,
     pub(super) counts: Counts,
-}
-
-/// What is wrong with a member of a line.
-pub(super) fn wrong(what: impl Into<String>) -> FsError {
-    FsError::Storage(what.into())
 }
 
 impl<'a> Load<'a> {

@@ -17,6 +17,7 @@ mod pairs;
 mod read;
 mod rows;
 mod write;
+mod wrong;
 
 use serde::Serialize;
 use varve_types::InodeId;

@@ -7,7 +7,7 @@ use varve_types::{FileName, KeyspaceId};
 use varve_vfs::FsResult;
 
 use super::line::{DictionaryLine, PairLine};
-use super::load::wrong;
+use super::wrong::wrong;
 use crate::dictionaries::{PAIR_VALUE_BYTES_MAX, pairs_options};
 use crate::error;
 use crate::fsck::volume::Volume;

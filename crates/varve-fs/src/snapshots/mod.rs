@@ -3,7 +3,7 @@
 //! In: a name. Out: a snapshot that is made, deleted or held, two states to compare ([`Span`]), what changed between them ([`diff`]).
 //! Never: a snapshot that changes; and it copies no rows, as a snapshot is a state that the engine keeps.
 //!
-//! The epoch of a snapshot is part of the name by which the engine knows it ([`stored_name`]), and so is the id that the snapshot has in
+//! The epoch of a snapshot is part of the name by which the engine knows it ([`mod@stored_name`]), and so is the id that the snapshot has in
 //! all stores ([`crate::stream`]).
 
 mod diff;

@@ -29,10 +29,9 @@ use super::frame::{
     FilePosition, Frame, FrameReader, Header, POSITION_KEY_BYTES_MAX, Position, STREAM_VERSION,
     SentRow,
 };
+use super::outcome::{Progress, ReceiveError, Totals};
 use super::plain::objects_in;
 use super::receipt::{RECEIPT_KEY, Receipt, TO_BE_NAMED};
-use super::receive::ReceiveError;
-use super::send::{Progress, Totals};
 use super::{DATA_SPACE, META_SPACE, NAMES_SPACE, PAIRS_SPACE, hex, unhex};
 use crate::commit::Portion;
 use crate::epoch::Epoch;

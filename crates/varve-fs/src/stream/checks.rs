@@ -13,7 +13,7 @@ use varve_schema::{
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{FileName, InodeId};
 
-use super::receive::ReceiveError;
+use super::outcome::ReceiveError;
 use super::{DATA_SPACE, META_SPACE, NAMES_SPACE};
 use crate::dictionaries::check_pair;
 use crate::epoch::Epoch;

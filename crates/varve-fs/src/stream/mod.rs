@@ -15,15 +15,16 @@ mod apply;
 mod checks;
 mod differences;
 pub mod frame;
+mod outcome;
 mod pieces;
 mod plain;
 mod receipt;
 mod receive;
 mod send;
 
+pub use outcome::{Progress, ReceiveError, Received, Totals};
 pub use receipt::Receipt;
-pub use receive::{ReceiveError, Received, read_header};
-pub use send::{Progress, Totals};
+pub use receive::read_header;
 
 use varve_types::KeyspaceId;
 

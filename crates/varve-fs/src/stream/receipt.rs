@@ -12,7 +12,7 @@ use varve_schema::RowKey;
 use varve_vfs::{FsError, FsResult};
 
 use super::frame::{Position, SnapshotId};
-use super::receive::ReceiveError;
+use super::outcome::ReceiveError;
 use super::{hex, unhex};
 use crate::error;
 use crate::fs::VarveFs;

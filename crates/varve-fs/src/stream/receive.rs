@@ -27,12 +27,11 @@ use super::META_SPACE;
 use super::apply::Receiving;
 use super::differences::Differences;
 use super::frame::{Frame, FrameReader, Header, STREAM_VERSION, SnapshotId};
+use super::outcome::{Progress, ReceiveError, Received};
 use super::pieces::Seen;
 use super::plain::{Plain, objects_in};
 use super::receipt::Receipt;
-use super::send::{Progress, Totals};
-use crate::commit::Committed;
-use crate::commit::{CommitError, Ending};
+use crate::commit::{Committed, Ending};
 use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
@@ -63,46 +62,6 @@ struct Gap {
 
 /// Takes a row: its key space, its key and its value.
 type EachRow<'a> = dyn FnMut(KeyspaceId, &[u8], &Bytes) -> FsResult<()> + 'a;
-
-/// Why nothing was received, unless it is [`CommitError::Unfinished`].
-#[derive(Debug)]
-pub enum ReceiveError {
-    /// The stream ended or is damaged from here on; what came is kept, to go on with.
-    Interrupted(std::io::Error),
-    /// The stream is wrong.
-    Stream(String),
-    /// The store has not what the stream needs: what that is, and what to do.
-    Refused(String, &'static str),
-    /// The snapshot could not be taken over.
-    Commit(CommitError),
-}
-
-impl ReceiveError {
-    /// What has changed all the same.
-    pub fn committed(&self) -> Option<&Committed> {
-        match self {
-            ReceiveError::Commit(error) => error.committed(),
-            _ => None,
-        }
-    }
-}
-
-impl From<FsError> for ReceiveError {
-    fn from(error: FsError) -> ReceiveError {
-        ReceiveError::Commit(CommitError::Failed(error))
-    }
-}
-
-/// What was received.
-#[derive(Debug)]
-pub struct Received {
-    /// The snapshot that there is now.
-    pub snapshot: SnapshotId,
-    /// How much has come.
-    pub totals: Totals,
-    /// What the kernel may know of.
-    pub committed: Committed,
-}
 
 /// Reads what a stream says first.
 pub fn read_header(stream: &mut FrameReader<'_>) -> Result<Header, ReceiveError> {

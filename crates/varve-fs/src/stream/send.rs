@@ -25,6 +25,7 @@ use super::frame::{
     FilePosition, Frame, FrameWriter, Header, Position, STREAM_VERSION, SentRow, SnapshotId,
     WHOLE_FILES_VERSION,
 };
+use super::outcome::{Progress, Totals};
 use super::pieces::{EachPiece, Piece, Seen};
 use super::plain::{Plain, objects_in};
 use super::receipt::Receipt;
@@ -37,20 +38,6 @@ use crate::snapshots::stored_name::{parse_name, stored_id};
 
 /// Bytes of rows in one frame, about.
 const ROWS_BYTES: usize = 256 << 10;
-
-/// What was sent or received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Rows.
-    pub rows: u64,
-    /// Large files.
-    pub files: u64,
-    /// Bytes of large files, without holes.
-    pub bytes: u64,
-}
-
-/// Told of the work as it goes on.
-pub type Progress<'a> = &'a mut dyn FnMut(&Totals);
 
 /// The error of a stream that cannot be written.
 fn broken(error: std::io::Error) -> FsError {

@@ -20,7 +20,7 @@ pub enum Isolation {
     /// It sees its beginning, and of two that changed the same the first to commit wins.
     #[default]
     Snapshot,
-    /// It sees the newest state, and keeps others from changing what it has looked at until it ends ([`serial`]).
+    /// It sees the newest state, and keeps others from changing what it has looked at until it ends ([`super::serial`]).
     Serializable,
 }
 

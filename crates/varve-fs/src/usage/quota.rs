@@ -1,7 +1,7 @@
 //! Limits on what lies below directories, kept at the moment of each operation.
 //!
 //! 1. Each directory with a limits row is the top of a [`Domain`], with counters of what lies below it, found when
-//!    the store is opened ([`VarveFs::load_quotas`]).
+//!    the store is opened ([`VarveFs::load_quotas`](crate::VarveFs::load_quotas)).
 //! 2. A commit adds up what its charges mean for each domain above the charged directories ([`Accounts::reserve`]).
 //!    What is added to a domain enters its counters before the batch is written, so that writers at the same
 //!    time cannot together exceed a limit; if one does not fit, nothing is written. What goes leaves the counters

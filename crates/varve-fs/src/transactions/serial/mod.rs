@@ -22,7 +22,7 @@
 //! its own     base with what the view has added, once it has changed the row
 //! ```
 //!
-//! 1. Until the row is changed the view reads the base ([`SerialStore::get`]).
+//! 1. Until the row is changed the view reads the base ([`SerialStore`]).
 //! 2. An operation that has locked rows to change them first brings the bases of directories among them up to date, after the rows of
 //!    names are locked ([`SerialStore::prepare`]): so the counts hold every name that the call can see.
 //! 3. The commit does it for all of them at last ([`SerialStore::settle`]), while nothing changes in the main tree.
