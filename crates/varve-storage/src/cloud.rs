@@ -2,7 +2,7 @@
 //!
 //! 1. A caller's thread runs its request itself. Two threads of the adapter's own runtime drive sockets and timers, and
 //!    run the requests of [`Objects::create_all`] and [`Objects::read_all`], [`AT_ONCE_MAX`] at the same time.
-//! 2. Each request goes through an [`Observed`] client, which remembers how the server answered.
+//! 2. Each request goes through an [`crate::observed`] client, which remembers how the server answered.
 //! 3. From that answer [`Remote::failure`] chooses the kind of the error.
 //!
 //! Invariants:
