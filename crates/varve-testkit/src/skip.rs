@@ -1,6 +1,6 @@
 //! What a test leaves out because of the machine it runs on, said so that somebody sees it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::Stdio;
@@ -9,26 +9,30 @@ use parking_lot::Mutex;
 
 use crate::Command;
 
-/// The reasons that this process has given.
-static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// The reasons that this process has given, with the tests that gave them.
+static SAID: Mutex<BTreeMap<String, BTreeSet<String>>> = Mutex::new(BTreeMap::new());
 
 /// The environment variable with the path of the file that reasons are appended to.
 const RECORD: &str = "VARVE_SKIPS";
 
 /// Says, once for each reason, why something is not tested here. It goes to the standard error output itself: what a test prints by
-/// macros is shown only if it fails. Where the environment variable `VARVE_SKIPS` names a file, the reason is a line there too, so that
-/// a run of all tests can compare what was left out with what it expected.
+/// macros is shown only if it fails. Where the environment variable `VARVE_SKIPS` names a file, each test adds a line of reason, tab and
+/// test to it, so that a run of all tests can count what was left out and compare it with what it expected.
 pub fn skipped(why: &str) {
-    if SAID.lock().insert(why.to_owned()) {
-        // In one piece each, between the lines of other tests.
-        let line = format!("skipped: {why}\n");
-        let _ = std::io::stderr().write_all(line.as_bytes());
-        if let Some(path) = std::env::var_os(RECORD) {
-            let record = OpenOptions::new().append(true).create(true).open(&path);
-            record
-                .and_then(|mut file| file.write_all(&line.as_bytes()["skipped: ".len()..]))
-                .unwrap_or_else(|error| panic!("{}, named by {RECORD}: {error}", path.display()));
-        }
+    // Libtest names the thread of a test after the test.
+    let test = std::thread::current().name().unwrap_or("another thread").to_owned();
+    let mut said = SAID.lock();
+    if !said.contains_key(why) {
+        // In one piece, between the lines of other tests.
+        let _ = std::io::stderr().write_all(format!("skipped: {why}\n").as_bytes());
+    }
+    if said.entry(why.to_owned()).or_default().insert(test.clone())
+        && let Some(path) = std::env::var_os(RECORD)
+    {
+        let record = OpenOptions::new().append(true).create(true).open(&path);
+        record
+            .and_then(|mut file| file.write_all(format!("{why}\t{test}\n").as_bytes()))
+            .unwrap_or_else(|error| panic!("{}, named by {RECORD}: {error}", path.display()));
     }
 }
 
@@ -80,6 +84,8 @@ mod tests {
         );
         let recorded = std::fs::read_to_string(record.path()).unwrap();
         let recorded: Vec<&str> = recorded.lines().collect();
-        assert_eq!(recorded, ["the first reason", "there is no no-such-program on this machine"]);
+        let test = "skip::tests::what_is_left_out_is_seen_once";
+        let expected = ["the first reason", "there is no no-such-program on this machine"];
+        assert_eq!(recorded, expected.map(|why| format!("{why}\t{test}")));
     }
 }
