@@ -13,6 +13,7 @@
 
 mod machine;
 mod optimize;
+mod random;
 mod realworld;
 mod run;
 mod soak;

@@ -12,10 +12,7 @@ pub(crate) type Key = [u8; 16];
 
 /// Spreads numbers over all bits.
 pub(crate) fn mixed(number: u64) -> u64 {
-    let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    varve_env::rng::Rng::new(number).next_u64()
 }
 
 /// The key of row `number`; rows are numbered directory by directory.

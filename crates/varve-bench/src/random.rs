@@ -1,29 +1,24 @@
 //! Seeded choices: the same in every run, and without tables that grow with the number of files.
 
-/// Mixes the bits of a number (the finalizer of SplitMix64).
+use varve_env::rng::Rng;
+
+/// Mixes the bits of a number.
 pub(crate) fn mix(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    Rng::new(number).next_u64()
 }
 
-/// A stream of numbers (SplitMix64).
-pub(crate) struct Random {
-    state: u64,
-}
+/// A stream of numbers, and the distributions of the workloads.
+pub(crate) struct Random(Rng);
 
 impl Random {
     /// The stream of a seed.
     pub(crate) fn new(seed: u64) -> Random {
-        Random { state: seed }
+        Random(Rng::new(seed))
     }
 
     /// The next number.
     pub(crate) fn next(&mut self) -> u64 {
-        let number = mix(self.state);
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        number
+        self.0.next_u64()
     }
 
     /// A number below `bound`, which is at least 1.

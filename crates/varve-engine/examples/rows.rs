@@ -15,12 +15,11 @@ use varve_engine::{
 };
 use varve_env::Env;
 use varve_env::os::OsEnv;
+use varve_env::rng::Rng;
 
 /// Spreads numbers over the key space.
 fn key(number: u64) -> [u8; 16] {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed ^= mixed >> 27;
+    let mixed = Rng::new(number).next_u64();
     let mut key = [0; 16];
     key[..8].copy_from_slice(&(mixed % 1000).to_be_bytes());
     key[8..].copy_from_slice(&mixed.to_be_bytes());

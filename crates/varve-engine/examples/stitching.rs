@@ -15,6 +15,7 @@ use varve_engine::{
 };
 use varve_env::Env;
 use varve_env::os::OsEnv;
+use varve_env::rng::Rng;
 use varve_format::filter::FilterPolicy;
 use varve_types::KeyspaceId;
 
@@ -26,19 +27,6 @@ const THRESHOLDS_KIB: [u32; 7] = [16, 32, 64, 128, 256, 512, NO_STITCHING];
 const NO_STITCHING: u32 = 1 << 20;
 /// The longest sequence.
 const SEQUENCE_KIB_MAX: u32 = 512;
-
-/// A small generator of random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
 
 /// What one threshold came to.
 struct Outcome {
@@ -69,7 +57,7 @@ fn open(env: &Arc<OsEnv>, dir: &Path, threshold_kib: u32) -> StoreResult<(Db, Ke
 }
 
 fn write(db: &Db, id: KeyspaceId, threshold_kib: u32, bytes: u64) -> StoreResult<()> {
-    let mut random = Random(u64::from(threshold_kib));
+    let mut random = Rng::new(u64::from(threshold_kib));
     let mut lengths = vec![0u64; FILES as usize];
     let mut written = 0;
     while written < bytes {

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use varve_env::rng::Rng;
 use varve_env::{
     Allocate, DirItem, Env, File, FileLock, FileStat, JoinHandle, OpenMode, Seek, Space, Watch,
     Window, is_no_space,
@@ -236,18 +237,9 @@ impl Reserve {
 
     /// Takes room by writing where it cannot be had otherwise: of what does not become smaller by compression.
     fn write_noise(&self, file: &dyn File, bytes: u64) -> io::Result<()> {
-        let mut state = self.below.random() | 1;
-        let mut block = Vec::with_capacity(BLOCK_BYTES as usize);
+        let mut rng = Rng::new(self.below.random());
         for at in (0..bytes).step_by(BLOCK_BYTES as usize) {
-            block.clear();
-            while block.len() < BLOCK_BYTES as usize {
-                // xorshift64
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                block.extend_from_slice(&state.to_le_bytes());
-            }
-            file.write_all_at(&block, at)?;
+            file.write_all_at(&rng.bytes(BLOCK_BYTES as usize), at)?;
         }
         file.sync_data()
     }

@@ -16,6 +16,7 @@
 
 mod failures;
 pub mod os;
+pub mod rng;
 mod shadow;
 pub mod sim;
 mod watch;

@@ -1,4 +1,7 @@
-//! The generator behind random tests: xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64.
+//! The generator behind random tests of the file system: xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64. What some of
+//! these tests must find at least depends on its sequences. Other tests draw from the machine's generator.
+
+pub use varve_env::rng::{Rng as MachineRng, mix};
 
 /// A seeded sequence of numbers.
 #[derive(Clone, Debug)]
@@ -58,13 +61,6 @@ impl Rng {
         bytes.truncate(len);
         bytes
     }
-}
-
-/// Spreads the bits of a number over the whole word (the finalizer of SplitMix64).
-pub fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use rustix::fs::XattrFlags;
 
 use crate::machine::Scratch;
+use crate::random::Random;
 use crate::run::{Failure, Outcome, Step};
 
 /// File sizes around what a file system may treat differently.
@@ -68,17 +69,7 @@ pub(super) fn tarball(repository: &Path, scratch: &Scratch) -> Result<PathBuf, F
 
 /// Bytes that look random, the same for the same seed.
 pub(super) fn bytes(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        // xorshift64 (Marsaglia, "Xorshift RNGs", 2003).
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+    Random::new(seed).bytes(length)
 }
 
 fn sources(repository: &Path, to: &Path) -> Outcome {

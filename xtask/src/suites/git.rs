@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{Effort, Ground, Tally, tools};
+use crate::random::Random;
 use crate::run::{Failure, Outcome, Step};
 
 const BRANCHES: u64 = 24;
@@ -101,14 +102,11 @@ fn make_origin(origin: &Path, seed: u64) -> Outcome {
 
 /// Lines of words, up to some 100 KiB: sizes on both sides of the border between small and large.
 fn file_text(seed: u64, file: u64) -> String {
-    let mut state = (seed ^ file.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
+    let mut random = Random::new(seed << 32 ^ file);
     let lines = if file.is_multiple_of(10) { 4000 } else { 1 + file * 13 % 300 };
     let mut text = String::new();
     for _ in 0..lines {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let _ = writeln!(text, "{:016x} line", state >> 8);
+        let _ = writeln!(text, "{:016x} line", random.next());
     }
     text
 }

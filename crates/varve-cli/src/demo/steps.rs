@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::Plan;
 use super::place::Place;
 use varve::{Error, Result};
+use varve_env::rng::Rng;
 
 /// Every so many files one holds 4 KiB.
 const SMALL_EVERY: u32 = 10;
@@ -82,17 +83,7 @@ fn saved_name(file: u32) -> String {
 
 /// Bytes that differ from file to file.
 fn content(file: u32, length: usize) -> Vec<u8> {
-    let mut state = u64::from(file).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        // xorshift64 (Marsaglia, "Xorshift RNGs", 2003).
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
+    Rng::new(u64::from(file)).bytes(length)
 }
 
 fn timed(operations: u64, bytes: u64, body: impl FnOnce() -> Result<()>) -> Result<Measured> {

@@ -154,15 +154,7 @@ fn names(dir: &Path) -> Vec<std::ffi::OsString> {
 
 /// `len` bytes that differ from place to place and from seed to seed.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        })
-        .collect()
+    varve_testkit::rng::Rng::new(seed).bytes(len)
 }
 
 /// The last modification and change, in nanoseconds.

@@ -2,6 +2,8 @@ mod oracle;
 
 use std::sync::Arc;
 
+use varve_env::rng::Rng;
+
 use super::*;
 use crate::iter::Source;
 use crate::iter::memory::MemorySource;
@@ -179,20 +181,19 @@ fn empty_ranges_yield_nothing() {
 fn all_versions_are_those_of_scans() {
     let table = Arc::new(Memtable::new(FileNo::new(1), 4096));
     let other = KeyspaceId::new(2);
-    let mut rng = 7u64;
+    let mut rng = Rng::new(7);
     let (mut seq, mut snapshots) = (0, Vec::new());
     for _ in 0..2000 {
-        rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let key = Key::from_slice(format!("key {}", (rng >> 33) % 200).as_bytes());
-        let keyspace = if (rng >> 50).is_multiple_of(3) { other } else { SPACE };
+        let key = Key::from_slice(format!("key {}", rng.below(200)).as_bytes());
+        let keyspace = if rng.one_in(3) { other } else { SPACE };
         seq += 1;
-        let op = match (rng >> 55) % 4 {
-            0 => Op::Delete { keyspace, key },
+        let op = match rng.one_in(4) {
+            true => Op::Delete { keyspace, key },
             _ => Op::Put { keyspace, key, value: format!("value {seq}").into() },
         };
         let is_seen = |seq, next| snapshots.iter().any(|snap| (seq..next).contains(snap));
         table.apply(SeqNo::new(seq), [op].into_iter(), &is_seen, None);
-        if (rng >> 40).is_multiple_of(16) {
+        if rng.one_in(16) {
             snapshots.push(SeqNo::new(seq));
         }
     }

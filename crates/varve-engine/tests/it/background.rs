@@ -206,7 +206,7 @@ fn memory_stays_within_the_budget() {
     let space = make_spaces(&db).unwrap()[1];
     let mut rng = Rng::new(6);
     for number in 0..40_000u64 {
-        db.write(row(rng.next() % 30_000, 100, space)).unwrap();
+        db.write(row(rng.next_u64() % 30_000, 100, space)).unwrap();
         if number % 50 == 0 {
             let _ = db.get(space, &rng.below(30_000).to_be_bytes()).unwrap();
         }

@@ -35,7 +35,7 @@ fn open_column(env: &Arc<SimEnv>) -> StoreResult<(Db, KeyspaceId)> {
 
 fn value(row: u64, round: u64) -> Vec<u8> {
     let mut rng = Rng::new(row << 20 | round);
-    (0..300).map(|_| rng.next() as u8).collect()
+    (0..300).map(|_| rng.next_u64() as u8).collect()
 }
 
 /// Overwrites rows at random; `done` is told of each row and round before it is written, and which was synced last.

@@ -11,32 +11,9 @@ use varve_env::Env;
 use varve_env::sim::SimEnv;
 use varve_types::KeyspaceId;
 
+pub(crate) use varve_env::rng::Rng;
+
 pub(crate) use crate::designs::{Designs, small_options};
-
-/// A small generator of random numbers (splitmix64).
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub(crate) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 pub(crate) fn store_dir() -> PathBuf {
     PathBuf::from("/store")
@@ -112,7 +89,7 @@ pub(crate) fn random_value(rng: &mut Rng) -> Vec<u8> {
     let len = if rng.one_in(40) { rng.below(3000) } else { rng.below(60) };
     let byte = rng.below(256) as u8;
     let mut value = vec![byte; len as usize];
-    value.iter_mut().step_by(3).for_each(|byte| *byte = rng.next() as u8);
+    value.iter_mut().step_by(3).for_each(|byte| *byte = rng.next_u64() as u8);
     value
 }
 

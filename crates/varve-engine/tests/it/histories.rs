@@ -268,7 +268,7 @@ fn threads_keep_what_each_transaction_keeps() {
                         Err(error) => panic!("{error}"),
                     };
                     let mut batch = Batch::new();
-                    batch.put(id, key(100 + thread), rng.next().to_be_bytes().to_vec());
+                    batch.put(id, key(100 + thread), rng.next_u64().to_be_bytes().to_vec());
                     db.write(batch).unwrap();
                 }
             });

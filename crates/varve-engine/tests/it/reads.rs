@@ -35,7 +35,7 @@ fn filled(options: &DbOptions) -> (Db, KeyspaceId) {
     let mut rng = Rng::new(7);
     for row in 0..DIRECTORIES * ROWS {
         let mut batch = Batch::new();
-        let (directory, name) = (row % DIRECTORIES, rng.next());
+        let (directory, name) = (row % DIRECTORIES, rng.next_u64());
         let key = [directory.to_be_bytes(), name.to_be_bytes()].concat();
         batch.put(space, key, vec![7; VALUE_BYTES]);
         db.write(batch).unwrap();

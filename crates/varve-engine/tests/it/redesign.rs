@@ -191,7 +191,7 @@ fn the_room_of_a_change_is_bounded() {
                 let number = row * 7919 % 1500;
                 let mut key = (number / 30).to_be_bytes().to_vec();
                 key.extend_from_slice(&number.to_be_bytes());
-                let value: Vec<u8> = (0..600).map(|_| run.rng.next() as u8).collect();
+                let value: Vec<u8> = (0..600).map(|_| run.rng.next_u64() as u8).collect();
                 if round == 0 || run.rng.one_in(2) {
                     batch.put(ids[0], key, value);
                     db.write(batch).unwrap();

@@ -135,7 +135,7 @@ fn logs_that_end_with_room_are_followed_by_others() {
             let db = Db::open(shared, &store_dir(), small_options()).unwrap();
             let ids = make_spaces(&db).unwrap();
             for row in 0..3_u8 {
-                let (key, value) = (vec![session, row], rng.next().to_be_bytes().to_vec());
+                let (key, value) = (vec![session, row], rng.next_u64().to_be_bytes().to_vec());
                 let ops = [ModelOp { space: 1, key, value: Some(value) }];
                 db.write(to_batch(&ids, &ops)).unwrap();
                 model.apply(&ops);

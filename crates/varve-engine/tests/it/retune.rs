@@ -13,7 +13,7 @@ const ROWS: u64 = 12_000;
 
 fn key(number: u64) -> Vec<u8> {
     let mut key = (number / 50).to_be_bytes().to_vec();
-    key.extend_from_slice(&Rng::new(number).next().to_be_bytes());
+    key.extend_from_slice(&Rng::new(number).next_u64().to_be_bytes());
     key
 }
 

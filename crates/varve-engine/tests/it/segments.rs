@@ -38,7 +38,7 @@ pub(crate) fn key(row: u64) -> Vec<u8> {
 fn value(row: u64, round: u64) -> Vec<u8> {
     let len = if row.is_multiple_of(5) { 50 } else { VALUE_BYTES };
     let mut rng = Rng::new(row << 20 | round);
-    (0..len).map(|_| rng.next() as u8).collect()
+    (0..len).map(|_| rng.next_u64() as u8).collect()
 }
 
 fn put(db: &Db, space: KeyspaceId, row: u64, round: u64) {
@@ -61,7 +61,7 @@ fn merges_move_rows_without_their_values() {
         let (db, space) = open_with(&env, options);
         let mut rng = Rng::new(1);
         for _ in 0..2000 {
-            put(&db, space, rng.next() >> 40, 0);
+            put(&db, space, rng.next_u64() >> 40, 0);
         }
         db.flush().unwrap();
         db.compact().unwrap();

@@ -45,7 +45,7 @@ fn open(env: &Arc<SimEnv>, options: DbOptions) -> Run {
 
 fn key(number: u64) -> Vec<u8> {
     let mut key = (number / ROWS_PER_PREFIX).to_be_bytes().to_vec();
-    key.extend_from_slice(&Rng::new(number).next().to_be_bytes());
+    key.extend_from_slice(&Rng::new(number).next_u64().to_be_bytes());
     key
 }
 

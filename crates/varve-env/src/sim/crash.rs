@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use super::content::{Change, Content};
 use super::disk::{Body, DirBody, Disk, FileBody, Names, Node, NodeId, ROOT};
-use super::rng::Rng;
+use crate::rng::Rng;
 
 /// Which unsynced changes survive.
 #[derive(Debug)]

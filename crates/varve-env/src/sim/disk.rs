@@ -20,9 +20,9 @@ use std::sync::Arc;
 use varve_types::Timestamp;
 
 use super::content::{Change, Content, PAGE_BYTES};
-use super::rng::Rng;
 use super::room::{FileRoom, RoomRules};
 use crate::FileKind;
+use crate::rng::Rng;
 
 // Error numbers, as the kernel gives them in each case.
 pub(super) const EPERM: i32 = 1;

@@ -218,7 +218,7 @@ impl Env for SimEnv {
     }
 
     fn random(&self) -> u64 {
-        self.shared.state.lock().rng.next()
+        self.shared.state.lock().rng.next_u64()
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {

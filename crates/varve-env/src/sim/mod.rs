@@ -35,7 +35,6 @@ mod disk;
 mod env;
 mod fault;
 mod file;
-mod rng;
 mod room;
 
 use std::collections::BTreeSet;
@@ -48,11 +47,11 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use varve_types::Timestamp;
 
+use crate::rng::Rng;
 use content::{Change, PAGE_BYTES};
 use crash::{Survival, UnderWay};
 use disk::{Body, Disk, NodeId};
 pub use fault::{FaultRule, JOURNAL_ENTRIES_MAX, JournalEntry, SimOp, is_crash};
-use rng::Rng;
 pub use room::RoomRules;
 
 /// The size of a new machine's disk, in bytes.
@@ -142,7 +141,7 @@ impl SimEnv {
     /// A machine with an empty disk; equal seeds make equal machines.
     pub fn new(seed: u64) -> Arc<SimEnv> {
         let mut rng = Rng::new(seed);
-        let boot_id = u128::from(rng.next()) << 64;
+        let boot_id = u128::from(rng.next_u64()) << 64;
         let disk = Disk::new(CAPACITY_BYTES_DEFAULT);
         SimEnv::with(disk, rng, boot_id, 0, i128::from(START_SECS) * NS_PER_SEC)
     }
@@ -191,7 +190,7 @@ impl SimEnv {
         let state = self.shared.state.lock();
         let disk = crash::power_cut(&state.disk, survival);
         let mut rng = state.rng.clone();
-        let high = rng.next() ^ Rng::new(seed).next();
+        let high = rng.next_u64() ^ Rng::new(seed).next_u64();
         let low = (state.boot_id as u64).wrapping_add(1);
         let boot_id = (u128::from(high) << 64) | u128::from(low);
         let start_ns = state.start_ns + i128::from(state.elapsed_ns);
@@ -277,7 +276,7 @@ impl SimEnv {
     }
 
     /// Fails the write-back of all unsynced changes of a file: each change is on disk or lost for good. Only a watch
-    /// that is open by now ([`Env::watch`]) reports this, as if another process had seen the error of the file.
+    /// that is open by now ([`Env::watch`](crate::Env::watch)) reports this, as if another process had seen the error of the file.
     pub fn lose_unsynced(&self, path: &Path) -> io::Result<()> {
         let state = &mut *self.shared.state.lock();
         let node = state.disk.resolve(path)?;

@@ -14,7 +14,7 @@ use varve_types::Timestamp;
 
 use super::content::{Change, Content, PAGE_BYTES};
 use super::disk::{Body, Disk, ENOSPC, FileBody, NameEdit, Node, NodeId, errno};
-use super::rng::Rng;
+use crate::rng::Rng;
 
 /// Names that one page of a directory holds.
 const NAMES_PER_PAGE: u64 = 32;

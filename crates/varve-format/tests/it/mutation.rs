@@ -6,31 +6,33 @@ use varve_format::log::LogKind;
 use varve_format::section::{Compression, Handle, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer};
 
-use crate::random::Random;
+use varve_testkit::rng::MachineRng as Rng;
+
+use crate::random::below;
 use crate::{exercise, sample};
 
 const ROUNDS: u64 = 5000;
 
 /// Changes `data` in one to four places.
-fn mutate(random: &mut Random, data: &mut Vec<u8>) {
-    for _ in 0..=random.below(4) {
-        let at = random.below(data.len());
-        match random.below(7) {
-            0 if !data.is_empty() => data[at] ^= 1 << random.below(8),
-            1 if !data.is_empty() => data[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+fn mutate(rng: &mut Rng, data: &mut Vec<u8>) {
+    for _ in 0..=below(rng, 4) {
+        let at = below(rng, data.len());
+        match below(rng, 7) {
+            0 if !data.is_empty() => data[at] ^= 1 << below(rng, 8),
+            1 if !data.is_empty() => data[at] = [0, 1, 0x7f, 0x80, 0xff][below(rng, 5)],
             2 => data.truncate(at),
-            3 => data.insert(at.min(data.len()), random.next() as u8),
+            3 => data.insert(at.min(data.len()), rng.next_u64() as u8),
             4 if !data.is_empty() => {
                 data.remove(at);
             }
             5 if data.len() >= 8 => {
-                let from = random.below(data.len() - 7);
-                let to = random.below(data.len() - 7);
+                let from = below(rng, data.len() - 7);
+                let to = below(rng, data.len() - 7);
                 data.copy_within(from..from + 8, to);
             }
             _ => {
                 let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
-                let len = 1 + random.below(huge.len());
+                let len = 1 + below(rng, huge.len());
                 let end = (at + len).min(data.len());
                 data.splice(at.min(end)..end, huge[huge.len() - len..].iter().copied());
             }
@@ -43,10 +45,10 @@ fn storm(seed: u64, good: &[u8], decode: fn(&[u8])) {
     assert!(!good.is_empty());
     decode(good);
     decode(&[]);
-    let mut random = Random(seed);
+    let mut rng = Rng::new(seed);
     for _ in 0..ROUNDS {
         let mut data = good.to_vec();
-        mutate(&mut random, &mut data);
+        mutate(&mut rng, &mut data);
         decode(&data);
     }
 }

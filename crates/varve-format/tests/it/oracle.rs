@@ -12,7 +12,9 @@ use varve_format::section::{Compression, Handle, open_section};
 use varve_format::table::{FOOTER_BYTES, Footer, TableBuilder, TableOptions};
 use varve_types::{KeyspaceId, SeqNo};
 
-use crate::random::Random;
+use varve_testkit::rng::MachineRng as Rng;
+
+use crate::random::below;
 use crate::sample::{FILE, FILTERS, SALT};
 
 const ROUNDS: u64 = 300;
@@ -20,46 +22,45 @@ const ROUNDS: u64 = 300;
 /// Versions in internal order.
 type Rows = BTreeMap<(Vec<u8>, Reverse<u64>), (EntryKind, Vec<u8>)>;
 
-fn random_key(random: &mut Random, prefixed: bool) -> Vec<u8> {
+fn random_key(rng: &mut Rng, prefixed: bool) -> Vec<u8> {
     let alphabet = [0, 1, b'a', b'b', 0xfe, 0xff];
-    let long = !prefixed && random.below(200) == 0;
+    let long = !prefixed && below(rng, 200) == 0;
     let len = match (prefixed, long) {
         (true, _) => 16,
-        (false, true) => 3000 + random.below(3000),
-        (false, false) => random.below(7),
+        (false, true) => 3000 + below(rng, 3000),
+        (false, false) => below(rng, 7),
     };
     let varies = if prefixed { 3 } else { usize::MAX };
     (0..len)
-        .map(|i| if i % 8 < 8usize.saturating_sub(varies) { 0 } else { alphabet[random.below(6)] })
+        .map(|i| if i % 8 < 8usize.saturating_sub(varies) { 0 } else { alphabet[below(rng, 6)] })
         .collect()
 }
 
-fn random_rows(random: &mut Random, prefixed: bool) -> Rows {
+fn random_rows(rng: &mut Rng, prefixed: bool) -> Rows {
     let mut rows = Rows::new();
-    for _ in 0..1 + random.below(400) {
-        let key = random_key(random, prefixed);
-        for _ in 0..=random.below(4).saturating_sub(1) * random.below(8) {
-            let seq = 1 + random.below(500) as u64;
-            let delete = random.below(5) == 0;
+    for _ in 0..1 + below(rng, 400) {
+        let key = random_key(rng, prefixed);
+        for _ in 0..=below(rng, 4).saturating_sub(1) * below(rng, 8) {
+            let seq = 1 + below(rng, 500) as u64;
+            let delete = below(rng, 5) == 0;
             let kind = if delete { EntryKind::Delete } else { EntryKind::Put };
-            let len = if random.below(100) == 0 { 10_000 } else { random.below(60) };
-            let value = if delete { Vec::new() } else { vec![random.next() as u8; len] };
+            let len = if below(rng, 100) == 0 { 10_000 } else { below(rng, 60) };
+            let value = if delete { Vec::new() } else { vec![rng.next_u64() as u8; len] };
             rows.insert((key.clone(), Reverse(seq)), (kind, value));
         }
     }
     rows
 }
 
-fn random_options(random: &mut Random, prefixed: bool) -> TableOptions {
+fn random_options(rng: &mut Rng, prefixed: bool) -> TableOptions {
     TableOptions {
         keyspace: KeyspaceId::new(1),
         prefixed,
-        block_bytes: [1, 64, 256, 4096, 4096, 8192][random.below(6)],
-        compression: [Compression::None, Compression::Lz4][random.below(2)],
-        index: [IndexPolicy::Plain, IndexPolicy::EliasFano, IndexPolicy::ThreeLevel]
-            [random.below(3)],
-        filter: *FILTERS.get(random.below(5)).unwrap_or(&FilterPolicy::None),
-        cut_after_prefix_bytes: [0, 200, 5000][random.below(3)],
+        block_bytes: [1, 64, 256, 4096, 4096, 8192][below(rng, 6)],
+        compression: [Compression::None, Compression::Lz4][below(rng, 2)],
+        index: [IndexPolicy::Plain, IndexPolicy::EliasFano, IndexPolicy::ThreeLevel][below(rng, 3)],
+        filter: *FILTERS.get(below(rng, 5)).unwrap_or(&FilterPolicy::None),
+        cut_after_prefix_bytes: [0, 200, 5000][below(rng, 3)],
     }
 }
 
@@ -131,15 +132,15 @@ fn section(file: &Bytes, handle: Handle) -> Bytes {
 #[test]
 fn random_tables_agree_with_a_map() {
     for seed in 0..ROUNDS {
-        let mut random = Random(seed);
-        let prefixed = random.below(2) == 0;
-        let rows = random_rows(&mut random, prefixed);
-        let table = Table::build(random_options(&mut random, prefixed), &rows);
+        let mut rng = Rng::new(seed);
+        let prefixed = below(&mut rng, 2) == 0;
+        let rows = random_rows(&mut rng, prefixed);
+        let table = Table::build(random_options(&mut rng, prefixed), &rows);
         let mut probes: BTreeSet<Vec<u8>> =
-            (0..60).map(|_| random_key(&mut random, prefixed)).collect();
+            (0..60).map(|_| random_key(&mut rng, prefixed)).collect();
         probes.extend(rows.keys().step_by(7).map(|(key, _)| key.clone()));
         for (i, key) in probes.into_iter().enumerate() {
-            let seq = random.below(502) as u64;
+            let seq = below(&mut rng, 502) as u64;
             let mut from = rows.range((key.clone(), Reverse(seq))..);
             let expected = from.clone().next().filter(|((found, _), _)| *found == key);
             let found = table.get(&key, SeqNo::new(seq));

@@ -1,18 +1,8 @@
-//! SplitMix64: one seed, one run.
+//! Indexes drawn from the seeded generator.
 
-pub(crate) struct Random(pub(crate) u64);
+use varve_testkit::rng::MachineRng as Rng;
 
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to `n` - 1; 0 if `n` is 0.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
+/// Returns an index below `n`; 0 if `n` is 0.
+pub(crate) fn below(rng: &mut Rng, n: usize) -> usize {
+    rng.below(n.max(1) as u64) as usize
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::soak::kills::model::Random;
+use crate::random::Random;
 
 /// What files are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

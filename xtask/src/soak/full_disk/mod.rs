@@ -24,8 +24,8 @@ use fill::{Fill, Progress};
 use storage::{Kind, Storage};
 
 use super::Task;
-use super::kills::model::Random;
 use crate::machine::{self, Scratch, Varve};
+use crate::random::Random;
 use crate::run::{Failure, Outcome, Step};
 
 /// How long the room may take to come back.

@@ -30,6 +30,7 @@ use model::Model;
 
 use super::Task;
 use crate::machine::{self, Scratch, Varve};
+use crate::random::Random;
 use crate::run::{Failure, Outcome};
 
 /// Processes that write at once.
@@ -124,7 +125,7 @@ fn one(varve: &mut Varve, seed: u64, sum: &mut Sum) -> Result<Round, Failure> {
     for (number, seed) in seeds.iter().enumerate() {
         children.push(start(&dir, number, *seed)?);
     }
-    let mut random = model::Random::new(seed);
+    let mut random = Random::new(seed);
     let load = Duration::from_millis(LOAD.start + random.below(LOAD.end - LOAD.start));
     let tales = kill_under_load(children, load, || varve.kill())?;
     for told in &tales {

@@ -8,6 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::random::Random;
+
 /// Files and directories of one writer.
 const NODES_MAX: usize = 60;
 
@@ -246,25 +248,4 @@ fn overwrite(bytes: &mut Vec<u8>, offset: u64, new: &[u8]) {
         bytes.resize(end, 0);
     }
     bytes[begin..end].copy_from_slice(new);
-}
-
-/// A sequence of numbers that a seed determines.
-#[derive(Clone, Debug)]
-pub(in crate::soak) struct Random(u64);
-
-impl Random {
-    pub(in crate::soak) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
-    }
-
-    pub(in crate::soak) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
 }
