@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use varve_env::File;
-use varve_namespace::{Decision, Effect, Locked, Need, Outcome, Rows, Stop};
+use varve_namespace::{Decision, Effect, Locked, Need, Outcome, Rows, Space, Stop};
+use varve_schema::key::MetaRow;
 use varve_schema::{
     EntryRow, FileKind, Inode, InodeLocation, NameHasher, ParentRow, RowKey, Usage, XattrRow,
 };
@@ -88,6 +89,10 @@ impl VarveFs {
 
     /// Writes what an operation has decided, which may move inodes, and lets memory follow.
     pub(crate) fn carry_out(&self, rows: &LockedRows<'_>, decision: &mut Decision) -> FsResult<()> {
+        debug_assert!(
+            rows.hold_locks_of(decision),
+            "an operation writes rows that it has not locked"
+        );
         let committed = self.commit(&mut decision.changes);
         if rows.all {
             self.accounts.forget_chains();
@@ -141,6 +146,29 @@ impl LockedRows<'_> {
         }
         self.guards = self.fs.lock_rows_or_all(&self.keys, self.all)?;
         Ok(self)
+    }
+
+    /// Whether the locks of all rows of names and inodes that `decision` writes are held here. An inode gets its first row under the
+    /// lock of the row of names that it lies in.
+    fn hold_locks_of(&self, decision: &Decision) -> bool {
+        let changes = &decision.changes;
+        let inodes = changes.dirs.iter().map(|dir| dir.ino);
+        let inodes = inodes.chain(changes.charges.iter().map(|(dir, _)| *dir));
+        let written = changes.writes.iter().filter(|write| write.space == Space::Meta);
+        let mut keys = written.map(|write| write.key).chain(inodes.map(RowKey::inode));
+        keys.all(|key| match key.meta_kind() {
+            MetaRow::Entry(..) => self.guards.holds(key),
+            MetaRow::Inode(ino) => {
+                let lies_in = match self.fs.session.inodes.place(ino) {
+                    Ok(Some(InodeLocation::Entry { key, .. })) => key,
+                    _ => key,
+                };
+                self.new_ino.get() == Some(ino)
+                    || self.guards.holds(key)
+                    || self.guards.holds(lies_in)
+            }
+            _ => true,
+        })
     }
 
     /// Asks for the lock of `key`, unless it is held.

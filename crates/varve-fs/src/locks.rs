@@ -71,6 +71,11 @@ impl RowLocks {
         RowGuards { stripes: (0..STRIPES as u16).map(|number| self.guard(number)).collect() }
     }
 
+    /// Whether somebody holds the lock of `key`: what must be so before it is written.
+    pub(crate) fn is_held(&self, key: RowKey) -> bool {
+        self.stripes[usize::from(stripe(key))].0.is_locked()
+    }
+
     fn guard(&self, number: u16) -> Guard<'_> {
         let mut stripe = self.stripes[usize::from(number)].0.lock();
         Guard { number, absent: stripe.take(), stripe }

@@ -49,11 +49,17 @@ pub fn adjust_dir(dir: &mut Inode, entries: i64, subdirs: i32, now: Timestamp) -
 /// count. The root has no parent.
 pub fn apply_charge(dir: &mut Inode, change: UsageChange) -> FsResult<bool> {
     let is_root = dir.ino == InodeId::ROOT;
+    let ino = dir.ino;
     let info = dir_info_mut(dir)?;
+    debug_assert!(info.usage.covers(change), "{change:?} of directory {ino}: {:?}", info.usage);
     info.usage = info.usage.plus(change);
     if !is_root {
         info.pending = info.pending.plus(change);
     }
+    debug_assert!(
+        info.usage.covers(info.pending.negated()),
+        "the parent of directory {ino} counts less than nothing: {info:?}"
+    );
     Ok(!info.pending.is_zero())
 }
 

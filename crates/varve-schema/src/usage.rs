@@ -58,6 +58,13 @@ impl Usage {
         self.plus(change.negated())
     }
 
+    /// Returns whether `change` leaves no count of files and directories below zero. A change of bytes is modulo 2^64, so it
+    /// cannot be told from the opposite one.
+    pub fn covers(self, change: UsageChange) -> bool {
+        self.files.checked_add_signed(change.files).is_some()
+            && self.dirs.checked_add_signed(change.dirs).is_some()
+    }
+
     /// Returns this as a change from nothing.
     pub fn as_change(self) -> UsageChange {
         UsageChange { bytes: self.bytes as i64, files: self.files as i64, dirs: self.dirs as i64 }

@@ -45,6 +45,7 @@ use smallvec::SmallVec;
 use varve_engine::Store;
 use varve_namespace::directory::{apply_charge, differ_by_counts};
 use varve_namespace::{Changes, Space, Standing};
+use varve_schema::key::MetaRow;
 use varve_schema::{Mark, RowKey};
 use varve_types::{InodeId, KeyspaceId};
 use varve_vfs::{FsError, FsResult};
@@ -125,6 +126,9 @@ impl Accounts {
     /// Writes all of `changes`, which are done then, or nothing, with what they charge; `QuotaExceeded` if that does not
     /// fit. REQUIRES: the locks of the rows in it, and of the inode rows of the directories charged.
     pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
+        if cfg!(debug_assertions) {
+            self.check_locks(changes)?;
+        }
         let reserved = self.reserve(changes)?;
         let begun = self.settle_charges(changes)?;
         let propagated = std::mem::take(&mut changes.propagated);
@@ -154,6 +158,30 @@ impl Accounts {
             if removed && self.is_top(dir) {
                 self.end_domain(dir);
             }
+        }
+        Ok(())
+    }
+
+    /// Asserts that the locks of all rows of names and inodes that `changes` write are held. A row that an inode gets for the
+    /// first time needs none: nobody else can find the inode.
+    fn check_locks(&self, changes: &Changes) -> FsResult<()> {
+        let written = changes.writes.iter().filter(|write| write.space == Space::Meta);
+        let dirs = changes.dirs.iter().map(|dir| dir.ino);
+        let charged = changes.charges.iter().map(|(dir, _)| *dir);
+        let keys = written.map(|write| write.key).chain(dirs.chain(charged).map(RowKey::inode));
+        for key in keys {
+            let is_guarded = match key.meta_kind() {
+                // Names that a clone's directory gets are found by nobody before its row says so.
+                MetaRow::Entry(dir, _) => !self.locks.is_held(RowKey::inode(dir)),
+                MetaRow::Inode(ino) => self.dirs.read(ino)?.is_some(),
+                _ => false,
+            };
+            assert!(
+                !is_guarded || self.locks.is_held(key),
+                "row ({}, {:#x}) is written without its lock",
+                key.prefix(),
+                key.suffix()
+            );
         }
         Ok(())
     }

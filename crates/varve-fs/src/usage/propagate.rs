@@ -104,6 +104,16 @@ impl Accounts {
                 parent = info.parent;
                 continue;
             }
+            if cfg!(debug_assertions)
+                && let Some((_, above)) = self.directory(parent)?
+            {
+                let counted = info.usage.minus(info.pending).as_change().plus(UsageChange::DIR);
+                assert!(
+                    above.usage.covers(counted.negated()),
+                    "directory {parent} holds {:?}, less than it counts for directory {dir} in it: {counted:?}",
+                    above.usage
+                );
+            }
             let mut changes = Changes::new();
             changes.reclaims_space = true;
             changes.standing = Standing::Propagated;
