@@ -4,10 +4,12 @@
 //! everything above works on any storage as it does on a local directory. Design: docs/adr, "Files over a journal of
 //! objects".
 //!
-//! 1. [`Objects`] is what is asked of the storage: create if absent, replace, read a range, list, remove.
+//! 1. [`Objects`] is what is asked of the storage: create if absent, replace, read a range, list, remove. `cloud` and `aws` ask it of
+//!    servers, `shared` of a directory, `memory` of a test. [`Location`] is an address; `requests` tries again and counts.
 //! 2. `record` says what the objects hold, `blocks` how bytes of files lie in them.
 //! 3. `extents` and `node` know which bytes of a file lie where; `tree` knows the names.
-//! 4. `store` makes records of changes, and is the owner of the store until another one fences it off.
+//! 4. `store` makes records of changes, `replay` reads them; `owner` fences off the owner before and learns of the next one;
+//!    `checkpoint` makes roots and removes what is left behind them, and `collect` finds what a crash left.
 //! 5. `cache` reads bytes of objects; `file` and `env` are the files as [`varve_env`] wants them.
 //!
 //! Invariants:
