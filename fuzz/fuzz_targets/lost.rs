@@ -3,6 +3,9 @@
 #![no_main]
 
 #[allow(dead_code)]
+#[path = "../../crates/varve-fs/src/epoch.rs"]
+mod epoch;
+#[allow(dead_code)]
 #[path = "../../crates/varve-fs/src/lost.rs"]
 mod lost;
 
@@ -10,8 +13,8 @@ use std::path::Path;
 
 use varve_env::sim::SimEnv;
 use varve_env::{Env, OpenMode};
-use varve_types::InodeId;
 
+use epoch::Epoch;
 use lost::{LOST_NAME, Lost};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
@@ -26,13 +29,13 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         let key = &data[..data.len().min(16)];
         assert_eq!(before.hides(key), before.meets_data(key, key));
         assert!(!before.doubts_data(key, key) || before.hides(key));
-        let epoch = InodeId::new(data.len() as u64);
+        let epoch = Epoch::new(data.len() as u64);
         assert!(!before.clone().seen_at(epoch).hides(key) || before.hides(key));
         // A snapshot that is older than everything keeps what is marked by then.
-        Lost::note_marked(&*env, dir, u64::MAX, &mut [InodeId::new(0)].into_iter()).unwrap();
+        Lost::note_marked(&*env, dir, u64::MAX, &mut [Epoch::new(0)].into_iter()).unwrap();
         let after = read();
         assert!(after.clone().unmarked().is_empty());
-        let is_kept = before.clone().seen_at(InodeId::new(0));
+        let is_kept = before.clone().seen_at(Epoch::new(0));
         assert_eq!(after.hides(key), is_kept.hides(key));
     }
 });

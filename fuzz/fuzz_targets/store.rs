@@ -138,7 +138,7 @@ impl World<'_> {
             18 => self.reopen(self.env.process_kill()),
             _ => {
                 self.db.sync()?;
-                self.reopen(self.env.power_cut(rng.next()))
+                self.reopen(self.env.power_cut(rng.next_u64()))
             }
         }
     }
