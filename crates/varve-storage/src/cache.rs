@@ -120,13 +120,18 @@ impl BlockCache {
     }
 
     pub(crate) fn counts(&self) -> CacheCounts {
-        let Counters { memory_hits, disk_hits, misses } = &self.counters;
+        let Counters { memory_hits, disk_hits, .. } = &self.counters;
         CacheCounts {
             memory_hits: memory_hits.load(Ordering::Relaxed),
             disk_hits: disk_hits.load(Ordering::Relaxed),
-            misses: misses.load(Ordering::Relaxed),
+            misses: self.misses(),
             disk_bytes: self.disk.as_ref().map_or(0, DiskCache::bytes),
         }
+    }
+
+    /// How many pieces were fetched so far.
+    pub(crate) fn misses(&self) -> u64 {
+        self.counters.misses.load(Ordering::Relaxed)
     }
 
     /// Reads these objects from memory until [`BlockCache::unstage`].

@@ -130,7 +130,7 @@ impl File for RemoteFile {
             return Ok(0);
         }
         let end = offset + count as u64;
-        let misses = self.store.cache.counts().misses;
+        let misses = self.store.cache.misses();
         let is_next = self.expected.swap(end, Ordering::Relaxed) == offset && offset > 0;
         let objects =
             pieces.iter().filter(|(_, source)| matches!(source, Some(Source::Object { .. })));
@@ -148,7 +148,7 @@ impl File for RemoteFile {
             at += len as usize;
         }
         // What was fetched ahead before is used up.
-        if is_next && end < len && self.store.cache.counts().misses > misses {
+        if is_next && end < len && self.store.cache.misses() > misses {
             self.store.cache.prefetch(&self.objects(end, end + AHEAD_BYTES))?;
         }
         Ok(count)

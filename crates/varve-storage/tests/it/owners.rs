@@ -13,7 +13,17 @@ use varve_storage::{Fate, MemoryObjects, Remote, RemoteEnv, Request, transient};
 use crate::support::{ANCHOR, format, own, owner, path, read, remote, write};
 
 fn open(objects: &Arc<MemoryObjects>, process: u32, take_over: bool) -> io::Result<Arc<RemoteEnv>> {
-    let machine: Arc<dyn Env> = SimEnv::new(process.into());
+    open_on(&SimEnv::new(process.into()), objects, process, take_over)
+}
+
+/// The same on a given machine.
+fn open_on(
+    machine: &Arc<SimEnv>,
+    objects: &Arc<MemoryObjects>,
+    process: u32,
+    take_over: bool,
+) -> io::Result<Arc<RemoteEnv>> {
+    let machine: Arc<dyn Env> = Arc::<SimEnv>::clone(machine);
     let mut remote: Remote = remote(objects);
     remote.options.take_over = take_over;
     RemoteEnv::own(machine, Path::new(ANCHOR), remote, owner(process), |_| false)
@@ -56,17 +66,12 @@ fn an_owner_that_is_alive_is_named_and_one_that_is_fenced_off_answers_nothing() 
 fn an_owner_that_is_cut_off_reads_no_longer_than_its_lease() {
     let objects = format();
     let machine = SimEnv::new(1);
-    let env: Arc<dyn Env> = Arc::<SimEnv>::clone(&machine);
-    let first =
-        RemoteEnv::own(env, Path::new(ANCHOR), remote(&objects), owner(1), |_| false).unwrap();
+    let first = open_on(&machine, &objects, 1, false).unwrap();
     write(&*first, "file", b"old").unwrap();
     let file = first.open(&path("file"), OpenMode::Read).unwrap();
     let taker = SimEnv::new(2);
     let before = taker.monotonic();
-    let env: Arc<dyn Env> = Arc::<SimEnv>::clone(&taker);
-    let mut other = remote(&objects);
-    other.options.take_over = true;
-    let second = RemoteEnv::own(env, Path::new(ANCHOR), other, owner(2), |_| false).unwrap();
+    let second = open_on(&taker, &objects, 2, true).unwrap();
     assert!(taker.monotonic() - before >= Duration::from_secs(30), "the lease is waited out");
     write(&*second, "file", b"new").unwrap();
     assert_eq!(file.read_at(&mut [0; 3], 0).unwrap(), 3, "its lease is not over by its own clock");
@@ -80,9 +85,7 @@ fn an_owner_that_is_cut_off_reads_no_longer_than_its_lease() {
 fn an_owner_whose_lease_ends_while_a_record_is_on_its_way_learns_of_the_next_one() {
     let objects = format();
     let machine = SimEnv::new(1);
-    let env: Arc<dyn Env> = Arc::<SimEnv>::clone(&machine);
-    let first =
-        RemoteEnv::own(env, Path::new(ANCHOR), remote(&objects), owner(1), |_| false).unwrap();
+    let first = open_on(&machine, &objects, 1, false).unwrap();
     write(&*first, "file", b"old").unwrap();
     objects.decide(|request| match request {
         Request::Create(_) => Fate::Lost(transient("cut off")),
