@@ -113,3 +113,27 @@ fn a_cache_without_room_costs_nothing_but_time() {
         assert!(read(&*env, "large").unwrap() == large());
     }
 }
+
+/// The objects that two files have outlive either, as garbage is removed at once here.
+#[test]
+fn a_file_keeps_what_it_shares_when_the_other_one_changes_or_goes() {
+    for is_removed in [true, false] {
+        let objects = with_large();
+        let env = own(&objects, 5).unwrap();
+        let source = env.open(&path("large"), OpenMode::ReadWrite).unwrap();
+        let target = env.open(&path("shared"), OpenMode::CreateNew).unwrap();
+        assert!(target.share_all(&*source).unwrap());
+        target.sync_data().unwrap();
+        if is_removed {
+            env.remove_file(&path("large")).unwrap();
+        } else {
+            source.set_len(0).unwrap();
+            source.sync_data().unwrap();
+        }
+        drop((source, target));
+        // Roots, behind which garbage goes.
+        (0..20).for_each(|n| write(&*env, &format!("small-{n}"), b"x").unwrap());
+        env.close().unwrap();
+        assert!(read(&*own(&objects, 6).unwrap(), "shared").unwrap() == large(), "{is_removed}");
+    }
+}
