@@ -114,26 +114,45 @@ fn a_cache_without_room_costs_nothing_but_time() {
     }
 }
 
-/// The objects that two files have outlive either, as garbage is removed at once here.
+/// The objects that two files have outlive either, as garbage is removed at once here; also where another owner comes between,
+/// which knows the journal alone.
 #[test]
 fn a_file_keeps_what_it_shares_when_the_other_one_changes_or_goes() {
-    for is_removed in [true, false] {
+    for (is_removed, is_new_owner) in [(true, false), (false, false), (true, true), (false, true)] {
         let objects = with_large();
-        let env = own(&objects, 5).unwrap();
+        let mut env = own(&objects, 5).unwrap();
         let source = env.open(&path("large"), OpenMode::ReadWrite).unwrap();
         let target = env.open(&path("shared"), OpenMode::CreateNew).unwrap();
         assert!(target.share_all(&*source).unwrap());
         target.sync_data().unwrap();
+        drop((source, target));
+        if is_new_owner {
+            env = own(&objects, 6).unwrap();
+        }
         if is_removed {
             env.remove_file(&path("large")).unwrap();
         } else {
-            source.set_len(0).unwrap();
-            source.sync_data().unwrap();
+            write(&*env, "large", b"").unwrap();
         }
-        drop((source, target));
         // Roots, behind which garbage goes.
         (0..20).for_each(|n| write(&*env, &format!("small-{n}"), b"x").unwrap());
         env.close().unwrap();
-        assert!(read(&*own(&objects, 6).unwrap(), "shared").unwrap() == large(), "{is_removed}");
+        let found = read(&*own(&objects, 7).unwrap(), "shared")
+            .unwrap_or_else(|error| panic!("{is_removed} {is_new_owner}: {error}"));
+        assert!(found == large(), "{is_removed} {is_new_owner}");
+    }
+}
+
+/// Until the removal is recorded a crash brings the file back, whichever record has a root by then.
+#[test]
+fn the_objects_of_a_removed_file_wait_for_the_record_of_that() {
+    for records in 0..6 {
+        let objects = with_large();
+        let env = own(&objects, 5).unwrap();
+        (0..records).for_each(|n| write(&*env, &format!("small-{n}"), b"x").unwrap());
+        env.remove_file(&path("large")).unwrap();
+        env.collect().unwrap();
+        drop(env);
+        assert!(read(&*own(&objects, 6).unwrap(), "large").unwrap() == large(), "{records}");
     }
 }
