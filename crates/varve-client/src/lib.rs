@@ -1,0 +1,1 @@
+//! A [`varve_vfs::Vfs`] over metadata servers.

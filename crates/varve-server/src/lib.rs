@@ -1,0 +1,1 @@
+//! A metadata server: sockets and threads around any [`varve_vfs::Vfs`].

@@ -1,0 +1,1 @@
+//! Messages between metadata servers and their clients, as bytes. This crate does no I/O.
