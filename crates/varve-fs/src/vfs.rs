@@ -12,7 +12,7 @@ use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 use varve_types::{FileFlags, FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FileType, FsError, FsResult,
-    Handle, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Transact,
+    Handle, OpenFlags, Opened, Place, Position, RenameMode, SeekFrom, SetAttr, StatFs, Transact,
     TreeLimits, TreeQuota, TreeUsage, Vfs, Written, XattrMode,
 };
 
@@ -57,7 +57,16 @@ impl Vfs for VarveFs {
 
     fn lookup_inode(&self, ino: InodeId) -> FsResult<Entry> {
         self.touch();
-        self.do_lookup_inode(ino)
+        self.do_lookup_at(ino, None, true)
+    }
+
+    fn place(&self, ino: InodeId) -> FsResult<Option<Place>> {
+        self.do_place(ino)
+    }
+
+    fn lookup_at(&self, ino: InodeId, place: Option<Place>, walk: bool) -> FsResult<Entry> {
+        self.touch();
+        self.do_lookup_at(ino, place, walk)
     }
 
     fn forget(&self, ino: InodeId, lookups: u64) {

@@ -48,6 +48,11 @@ impl LocationHints {
     pub fn hold(&self) -> HeldHints<'_> {
         HeldHints { runs: self.runs.lock() }
     }
+
+    /// The hints, unless somebody searches.
+    pub fn try_hold(&self) -> Option<HeldHints<'_>> {
+        self.runs.try_lock().map(|runs| HeldHints { runs })
+    }
 }
 
 impl HeldHints<'_> {

@@ -8,6 +8,7 @@ mod attr;
 mod error;
 mod locks;
 mod ops;
+mod place;
 
 pub use attr::{Attr, FileType, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsage};
 pub use error::{Blocked, FsError, FsResult};
@@ -16,3 +17,4 @@ pub use ops::{
     AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,
     RenameMode, SeekFrom, SetIdTaken, StatFs, Transact, Vfs, Written, XattrMode,
 };
+pub use place::Place;

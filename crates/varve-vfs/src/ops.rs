@@ -13,7 +13,7 @@ use bytes::Bytes;
 use varve_types::{FileFlags, FileName, InodeId};
 
 use crate::{
-    Attr, Blocked, FileType, FsError, FsResult, SetAttr, TreeLimits, TreeQuota, TreeUsage,
+    Attr, Blocked, FileType, FsError, FsResult, Place, SetAttr, TreeLimits, TreeQuota, TreeUsage,
 };
 
 /// The user who makes a call. The front end checks permissions if it can. (The kernel does, except on mounts of root
@@ -273,6 +273,22 @@ pub trait Vfs: Send + Sync {
     /// the inode has no name any more. The call may walk over the whole file system.
     fn lookup_inode(&self, _ino: InodeId) -> FsResult<Entry> {
         Err(FsError::Stale)
+    }
+
+    /// Returns where `ino` is, which is looked up. Whoever keeps that can have the inode looked up again by
+    /// [`Vfs::lookup_at`] after a [`Vfs::forget`] or a restart. The call is cheap. `None` if the inode is not looked
+    /// up or has no name any more, or if the file system has no places.
+    fn place(&self, _ino: InodeId) -> FsResult<Option<Place>> {
+        Ok(None)
+    }
+
+    /// Finds `ino` at `place`, and if it is not there, as [`Vfs::lookup_inode`] finds it. Counts as a lookup. `place`
+    /// is a hint that may be old or forged: the inode is returned only if it is there. The call walks over the file
+    /// system only if it may `walk`; without that it answers `Stale` for an inode that only a walk would find.
+    ///
+    /// A file system whose [`Vfs::lookup_inode`] walks has to implement this.
+    fn lookup_at(&self, ino: InodeId, _place: Option<Place>, _walk: bool) -> FsResult<Entry> {
+        self.lookup_inode(ino)
     }
 
     /// Takes back `lookups` lookups of `ino`. When no lookup and no handle is left, the file system may forget where

@@ -36,6 +36,7 @@ mod merges;
 mod names;
 mod on_objects;
 mod overlays;
+mod places;
 mod quota;
 mod random_damage;
 mod repairs;

@@ -125,6 +125,7 @@ const CALLS: &[Call] = &[
     ("lookup", |fs, at| fs.lookup(at.dir, name("f")).map(drop)),
     ("lookup_parent", |fs, at| fs.lookup_parent(at.dir).map(drop)),
     ("lookup_inode", |fs, at| fs.lookup_inode(at.file).map(drop)),
+    ("lookup_at", |fs, at| fs.lookup_at(at.file, fs.place(at.file)?, false).map(drop)),
     ("getattr", |fs, at| fs.getattr(at.file).map(drop)),
     ("chmod", |fs, at| set(fs, at, SetAttr { perm: Some(0o600), ..SetAttr::default() })),
     ("chown", |fs, at| set(fs, at, SetAttr { uid: Some(7), ..SetAttr::default() })),
