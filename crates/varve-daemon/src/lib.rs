@@ -34,6 +34,7 @@ mod mount_table;
 pub mod nfs;
 pub mod redesign;
 pub mod requests;
+pub mod serve;
 mod service;
 mod signals;
 mod slots;

@@ -4,20 +4,18 @@
 //! 2. Serve the exported directories ([`varve_nfs`]) until SIGTERM, SIGINT or SIGHUP.
 //! 3. Answer the calls that have come, and close the store.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use varve::{Error, FileSystem, Result};
 use varve_env::Env;
 use varve_env::os::OsEnv;
-use varve_env::os::signals::is_ignored;
 use varve_fs::MountOptions;
 use varve_nfs::{Export, Options, Server, StartError};
 
 use crate::holder;
+use crate::serve::listen;
 
 /// A store that is served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,23 +41,17 @@ pub fn exports<'a>(lines: impl IntoIterator<Item = &'a str>) -> Result<Vec<Expor
         .collect()
 }
 
-/// Serves the store in `dir` on `listen` until a signal ends it. Calls `ready` when it answers.
+/// Serves the store in `dir` on `address` until a signal ends it. Calls `ready` when it answers.
 pub fn serve(
     dir: &Path,
-    listen: SocketAddr,
+    address: SocketAddr,
     exports: Vec<Export>,
     options: &MountOptions,
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
     let superblock = holder::superblock(dir)?;
     holder::require_free(dir)?;
-    let listener = TcpListener::bind(listen).map_err(|error| {
-        Error::failed(format!("cannot listen on {listen}: {error}"))
-            .hint("choose another address with --listen; only root may use ports below 1024")
-    })?;
-    let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    let mut signals = Signals::new([SIGTERM, SIGINT].into_iter().chain(hang_up))
-        .map_err(|error| Error::machine("handle signals", error))?;
+    let (listener, mut signals) = listen(address)?;
     let file_system = FileSystem::open(dir, options)?;
     let number = u64::from_str_radix(&superblock.uuid[..16], 16).unwrap_or(0);
     let options = Options { exports, file_system: number, start: OsEnv::new().random() };

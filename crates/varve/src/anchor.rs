@@ -84,17 +84,22 @@ pub fn path_of(uri: &str) -> Result<PathBuf> {
 /// The anchor of a store on shared storage, which is made if it is missing.
 fn anchor_of(location: &Location) -> Result<PathBuf> {
     let uri = location.to_string();
-    let dir = anchors_dir()?.join(anchor_name(&uri));
+    let dir = dir_for(&uri)?;
     if !dir.join(SETTINGS_NAME).exists() {
-        let mut builder = fs::DirBuilder::new();
-        let made = builder.recursive(true).mode(0o700).create(&dir);
-        made.map_err(|error| Error::io("create", &dir, &error))?;
         let options = LocationOptions::default();
         write(
             &dir,
             &StorageSettings { uri, options, cache_bytes: CACHE_BYTES, lease_seconds: None },
         )?;
     }
+    Ok(dir)
+}
+
+/// The directory in which this machine keeps what belongs to `address`, made if it is missing.
+pub fn dir_for(address: &str) -> Result<PathBuf> {
+    let dir = anchors_dir()?.join(anchor_name(address));
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+    made.map_err(|error| Error::io("create", &dir, &error))?;
     Ok(dir)
 }
 

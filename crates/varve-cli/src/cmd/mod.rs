@@ -17,6 +17,7 @@ mod man;
 mod mount;
 mod nfs;
 mod quota;
+mod serve;
 mod snapshot;
 mod stats;
 mod status;
@@ -37,6 +38,14 @@ use varve::{Result, anchor};
 fn store_path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new()
         .try_map(|text| anchor::store_path(&text).map_err(|error| error.message().to_owned()))
+}
+
+/// Reads a path or the address of a store ([`store_path`]), or the address of a metadata server, such as `varve://host/dir`.
+fn mount_source() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(|text| match varve_daemon::mount::is_server(&text) {
+        true => Ok(PathBuf::from(text)),
+        false => anchor::store_path(&text).map_err(|error| error.message().to_owned()),
+    })
 }
 
 /// Exit statuses and fstab, below every help text of the program itself.
@@ -63,6 +72,8 @@ enum Command {
     Mount(mount::Arguments),
     /// Serve a store over NFS
     Nfs(nfs::Arguments),
+    /// Serve a store to mounts on other machines
+    Serve(serve::Arguments),
     /// Unmount a directory and wait until its store is closed
     Umount(umount::Arguments),
     /// Replace the program that serves a mount, while it is in use
@@ -112,6 +123,7 @@ impl CommandLine {
             Command::Format(arguments) => format::run(&arguments),
             Command::Mount(arguments) => mount::run(&arguments),
             Command::Nfs(arguments) => nfs::run(&arguments),
+            Command::Serve(arguments) => serve::run(&arguments),
             Command::Umount(arguments) => umount::run(&arguments),
             Command::Upgrade(arguments) => upgrade::run(&arguments),
             Command::Status(arguments) => status::run(&arguments),

@@ -10,8 +10,8 @@ use varve_daemon::logging;
 use varve_daemon::mount::{self, Choices, Ready};
 use varve_daemon::upgrade::Abilities;
 
+use crate::cmd::mount_source;
 use crate::cmd::storage::StorageOptions;
-use crate::cmd::store_path;
 use crate::output;
 
 const OPTIONS: &str = "\
@@ -43,8 +43,8 @@ Mount options; of two opposites the last counts:
 #[derive(Args)]
 #[command(after_help = OPTIONS)]
 pub(crate) struct Arguments {
-    /// The store: a directory, or an address such as s3://bucket/prefix
-    #[arg(value_parser = store_path())]
+    /// The store: a directory, or an address such as s3://bucket/prefix or, of a server, varve://HOST[:PORT][/DIR]
+    #[arg(value_parser = mount_source())]
     store: PathBuf,
     /// The directory to mount it on
     dir: PathBuf,

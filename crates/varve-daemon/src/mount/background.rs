@@ -14,7 +14,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +23,7 @@ use log::LevelFilter;
 use varve::{Error, Result};
 use varve_env::os::nothing_inherited;
 
+use super::client;
 use super::options::Choices;
 use super::succession::serve;
 use crate::control::{Ready, Report};
@@ -40,17 +41,23 @@ pub fn start_in_background(
     options: &str,
     verbose: bool,
 ) -> Result<Ready> {
-    // First, so that no log is created in a directory that is no store.
-    holder::superblock(store)?;
+    let is_server = client::is_server(store.as_os_str());
+    let (store, dir) =
+        (if is_server { store.to_path_buf() } else { absolute(store)? }, absolute(dir)?);
+    if !is_server {
+        // First, so that no log is created in a directory that is no store.
+        holder::superblock(&store)?;
+    }
+    let log_dir = log_dir(&store, &dir)?;
     let program = std::env::current_exe()
         .map_err(|error| Error::machine("find this program's file", error))?;
-    let log = logging::open_log(store);
+    let log = logging::open_log(&log_dir);
     // The daemon does not inherit what the caller has open: a lock or a pipe would stay open as long as the mount.
     let mut child = nothing_inherited(&mut Command::new(program))
         .args(["mount", "--daemon", "-o", options])
         .args(verbose.then_some("--verbose"))
-        .arg(absolute(store)?)
-        .arg(absolute(dir)?)
+        .arg(&store)
+        .arg(&dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log.map_or_else(|_| Stdio::null(), Stdio::from))
@@ -65,7 +72,7 @@ pub fn start_in_background(
     match serde_json::from_str::<Report>(&line) {
         Ok(report) => report.into_result(),
         Err(_) => Err(silent(&mut child, END_WAIT_MAX)
-            .hint(format!("{} may say why", store.join(logging::LOG_NAME).display()))),
+            .hint(format!("{} may say why", log_dir.join(logging::LOG_NAME).display()))),
     }
 }
 
@@ -95,7 +102,7 @@ fn silent(child: &mut Child, wait_max: Duration) -> Error {
 pub fn daemon(store: &Path, dir: &Path, choices: &Choices, level: LevelFilter) -> Result<()> {
     rustix::process::setsid().map_err(|error| Error::machine("start a session", error))?;
     // A store on read-only storage has no log.
-    drop(logging::to_store(store, level));
+    drop(log_dir(store, dir).and_then(|log_dir| logging::to_store(&log_dir, level)));
     let served = std::env::set_current_dir("/")
         .map_err(|error| Error::io("change to", Path::new("/"), &error))
         .and_then(|()| serve(store, dir, choices, |ready| report(&Report::Ready(ready.clone()))));
@@ -117,7 +124,16 @@ fn report(report: &Report) {
     }
 }
 
-fn absolute(path: &Path) -> Result<std::path::PathBuf> {
+/// The directory with the log of a mount.
+fn log_dir(store: &Path, dir: &Path) -> Result<PathBuf> {
+    if client::is_server(store.as_os_str()) {
+        client::state_dir(store, dir)
+    } else {
+        Ok(store.to_path_buf())
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::io("find", path, &error))
 }
 

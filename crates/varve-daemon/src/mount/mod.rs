@@ -12,11 +12,13 @@
 //! 5. When it is unmounted, close the store, which syncs it and releases its lock. Or, for an upgrade, become the new program
 //!    ([`crate::upgrade`], `succession`).
 //!
-//! [`start_in_background`] starts a process that does the same.
+//! [`start_in_background`] starts a process that does the same. In the place of a store may be the address of a metadata server
+//! (`client`).
 
 mod allocator;
 mod attached;
 mod background;
+mod client;
 mod options;
 mod remount;
 mod settings;
@@ -26,6 +28,7 @@ mod umount;
 
 pub use attached::{AttachError, Attached};
 pub use background::{daemon, start_in_background};
+pub use client::is_server;
 pub use options::{Choices, memory};
 pub use remount::{DaemonSettings, remount};
 pub(crate) use settings::{mount_again, mount_options, session_options};

@@ -26,6 +26,7 @@ use varve_fuse::{DEAD, Ended, Paused, Session, StopHandle};
 
 use super::allocator;
 use super::attached::Attached;
+use super::client::{self, ServerAddress};
 use super::options::Choices;
 use super::settings::{fs_options, session_options};
 use super::signals::unmount_on_signals;
@@ -48,7 +49,7 @@ struct MountFacts {
 /// The running program's file, also if its name has changed.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Mounts `store` on `dir` and serves it until it is unmounted or this process is told to end. Calls
+/// Mounts `store`, or what the server at this address serves, on `dir` and serves it until it is unmounted or this process is told to end. Calls
 /// `ready` from another thread when the mount answers.
 pub fn serve(
     store: &Path,
@@ -57,6 +58,9 @@ pub fn serve(
     ready: impl FnOnce(&Ready) + Send,
 ) -> Result<()> {
     allocator::limit_arenas();
+    if let Some(address) = ServerAddress::parse(store) {
+        return client::serve(store, &address?, dir, choices, ready);
+    }
     let attached = Attached::new(store, dir, choices)?;
     let facts = attached.ready();
     log::info!(
@@ -141,7 +145,7 @@ fn serve_on(
 }
 
 /// Waits until the mount on `dir` answers. False if it is gone; its end is reported elsewhere.
-fn answers(dir: &Path) -> bool {
+pub(super) fn answers(dir: &Path) -> bool {
     let Err(error) = std::fs::metadata(dir) else { return true };
     log::warn!("cannot examine {}: {error}", dir.display());
     Errno::from_io_error(&error).is_none_or(|errno| !DEAD.contains(&errno))

@@ -1,0 +1,636 @@
+//! Connections to a server, and the requests on them.
+//!
+//! A client has one connection for notices and one for each CPU for requests. A request takes a slot and goes out on the
+//! connection of its thread ([`Transport::call`]). Threads that wait for answers take turns at reading: the first one
+//! reads, puts answers into their slots and wakes their threads, until its own answer is there; then the next one
+//! reads. So a single thread sends and receives without the help of another.
+//!
+//! A connection that breaks is made again by the thread that notices, with growing pauses, and the requests of that
+//! connection that have no answer are sent once more under their numbers. If the server has begun anew, or has ended
+//! the session, the open files are opened again first ([`Transport::recover`]).
+//!
+//! Invariant: a slot is used again only after the answer to its request has arrived.
+
+use std::cell::Cell;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::net::sockopt;
+use varve_wire::frame::{self, Frame, HEADER_BYTES, Kind};
+use varve_wire::{Answer, FrameError, Header, Hello, Notice, Refused, Request, Welcome};
+
+use crate::client::{ConnectError, Inner, Options};
+
+/// The most connections for requests.
+const LINES_MAX: usize = 8;
+/// How long one attempt to connect may take.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Pauses between attempts grow from the first to the second.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// How long a server's machine may be silent before its connections are made anew.
+const SILENCE_MAX: Duration = Duration::from_secs(8);
+/// The number of the connection for notices.
+const NOTICES: u32 = 0;
+
+/// An answer as it came.
+pub(crate) struct Received {
+    bytes: Vec<u8>,
+    body_end: usize,
+}
+
+impl Received {
+    /// Decodes the answer.
+    pub(crate) fn answer(&self) -> Result<Answer, FrameError> {
+        varve_wire::decode(&self.bytes[HEADER_BYTES..self.body_end])
+    }
+
+    /// Returns the data behind the answer.
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.bytes[self.body_end..]
+    }
+
+    /// Returns the data behind the answer.
+    pub(crate) fn into_data(self) -> bytes::Bytes {
+        bytes::Bytes::from(self.bytes).split_off(self.body_end)
+    }
+}
+
+/// What becomes of a call.
+#[derive(Default)]
+enum State {
+    #[default]
+    Free,
+    /// It has no answer yet. Nobody waits for the answer if `is_detached`.
+    Sent {
+        is_detached: bool,
+    },
+    /// Its thread reads the connection next.
+    Leads,
+    Answered(Received),
+}
+
+#[derive(Default)]
+struct Slot {
+    call: Mutex<Pending>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Pending {
+    number: u64,
+    /// The connection on which it was sent.
+    line: usize,
+    request: Vec<u8>,
+    state: State,
+}
+
+/// One connection, made again when it breaks.
+struct Line {
+    number: u32,
+    /// The connection as it is now, and how often it was made.
+    stream: Mutex<(Option<Arc<TcpStream>>, u64)>,
+    /// Held while writing, so that messages do not mix.
+    writing: Mutex<()>,
+    /// Held by the thread that reads.
+    reading: Mutex<Input>,
+    /// Slots whose threads wait while another thread reads.
+    followers: Mutex<Vec<usize>>,
+    /// Held while the connection is made.
+    connecting: Mutex<()>,
+}
+
+/// What came and is not decoded.
+#[derive(Default)]
+struct Input {
+    bytes: Vec<u8>,
+    begin: usize,
+    /// Which connection it came from.
+    made: u64,
+}
+
+/// Which session the open files are known in.
+type Known = Option<(u32, u32)>;
+
+/// All connections of a client.
+pub(crate) struct Transport {
+    options: Options,
+    lines: Vec<Line>,
+    slots: Vec<Slot>,
+    free: Mutex<Vec<usize>>,
+    freed: Condvar,
+    /// The epoch of the server and the session in which the open files are open.
+    known: Mutex<Known>,
+    is_ending: AtomicBool,
+}
+
+/// Why a call has no answer.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    /// The client ends.
+    Ending,
+    /// The server does not let the client in any more.
+    Refused(String),
+    /// The server could not be reached within the time that calls may wait.
+    TimedOut(String),
+}
+
+thread_local! {
+    static LINE: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+static NEXT_LINE: AtomicUsize = AtomicUsize::new(0);
+
+fn line_of_thread(lines: usize) -> usize {
+    LINE.with(|line| {
+        if line.get() == usize::MAX {
+            line.set(NEXT_LINE.fetch_add(1, Ordering::Relaxed));
+        }
+        // The first connection is for notices.
+        1 + line.get() % (lines - 1)
+    })
+}
+
+impl Line {
+    fn new(number: u32) -> Line {
+        Line {
+            number,
+            stream: Mutex::default(),
+            writing: Mutex::default(),
+            reading: Mutex::default(),
+            followers: Mutex::default(),
+            connecting: Mutex::default(),
+        }
+    }
+
+    /// Returns the connection, and how often it was made.
+    fn current(&self) -> (Option<Arc<TcpStream>>, u64) {
+        let stream = self.stream.lock();
+        (stream.0.clone(), stream.1)
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        let (Some(stream), _) = self.current() else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let _writing = self.writing.lock();
+        (&*stream).write_all(message).inspect_err(|_| {
+            // Wakes the thread that reads it.
+            let _ = stream.shutdown(Shutdown::Both);
+        })
+    }
+}
+
+impl Input {
+    /// Reads the next message from `stream`.
+    fn next(&mut self, stream: &TcpStream) -> io::Result<Frame<'_>> {
+        loop {
+            let wrong = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
+            let have = self.bytes.len() - self.begin;
+            let expected = frame::expected_bytes(&self.bytes[self.begin..]).map_err(wrong)?;
+            if expected.is_some_and(|expected| expected <= have) {
+                break;
+            }
+            if self.begin > 0 {
+                self.bytes.drain(..self.begin);
+                self.begin = 0;
+            }
+            let missing = expected.unwrap_or(0).saturating_sub(have);
+            let end = self.bytes.len();
+            self.bytes.resize(end + missing.max(16 << 10), 0);
+            let read = loop {
+                match (&mut &*stream).read(&mut self.bytes[end..]) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    read => break read,
+                }
+            };
+            self.bytes.truncate(end + read.as_ref().copied().unwrap_or(0));
+            if read? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let frame = frame::first(&self.bytes[self.begin..])
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let frame = frame.ok_or(io::ErrorKind::InvalidData)?;
+        self.begin += frame.bytes;
+        Ok(frame)
+    }
+
+    fn restart(&mut self, made: u64) {
+        if self.made != made {
+            self.bytes.clear();
+            (self.begin, self.made) = (0, made);
+        }
+    }
+}
+
+impl Transport {
+    /// Connects to the server, once for notices and once to learn what it serves.
+    pub(crate) fn connect(options: Options) -> Result<(Transport, Welcome, u32), ConnectError> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(LINES_MAX);
+        let lines: Vec<Line> = (0..=cpus).map(|number| Line::new(number as u32)).collect();
+        let (stream, welcome, epoch) = hello(&options, NOTICES)?;
+        *lines[0].stream.lock() = (Some(Arc::new(stream)), 1);
+        let slots = welcome.slots.clamp(2, 4096) as usize;
+        let transport = Transport {
+            options,
+            lines,
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            // The last slot is for requests that come before all others on a new session.
+            free: Mutex::new((0..slots - 1).rev().collect()),
+            freed: Condvar::new(),
+            known: Mutex::new(Some((epoch, welcome.session))),
+            is_ending: AtomicBool::new(false),
+        };
+        Ok((transport, welcome, epoch))
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// Ends all connections. Calls fail from then on.
+    pub(crate) fn end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        for line in &self.lines {
+            if let Some(stream) = &line.stream.lock().0 {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+        for slot in &self.slots {
+            let _call = slot.call.lock();
+            slot.changed.notify_all();
+        }
+        self.freed.notify_all();
+    }
+
+    /// Takes a free slot.
+    fn take_slot(&self) -> Result<usize, CallError> {
+        let mut free = self.free.lock();
+        loop {
+            if self.is_ending() {
+                return Err(CallError::Ending);
+            }
+            match free.pop() {
+                Some(slot) => return Ok(slot),
+                None => self.freed.wait(&mut free),
+            }
+        }
+    }
+
+    fn give_slot(&self, slot: usize) {
+        self.free.lock().push(slot);
+        self.freed.notify_one();
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(crate) fn call(
+        &self,
+        inner: &Inner,
+        request: &Request<'_>,
+        data: &[u8],
+    ) -> Result<Received, CallError> {
+        let slot = self.begin(request, data, false)?;
+        let answered = self.wait(inner, slot);
+        if answered.is_ok() {
+            self.give_slot(slot);
+        }
+        answered
+    }
+
+    /// Sends a request to whose answer nobody waits.
+    pub(crate) fn send(&self, inner: &Inner, request: &Request<'_>) -> Result<(), CallError> {
+        // Not the last slots: their answers are read by the next calls.
+        if self.free.lock().len() < self.slots.len() / 2 {
+            return self.call(inner, request, &[]).map(drop);
+        }
+        self.begin(request, &[], true).map(drop)
+    }
+
+    fn begin(
+        &self,
+        request: &Request<'_>,
+        data: &[u8],
+        is_detached: bool,
+    ) -> Result<usize, CallError> {
+        let at = self.take_slot()?;
+        let line = line_of_thread(self.lines.len());
+        let mut call = self.slots[at].call.lock();
+        call.number += 1;
+        call.line = line;
+        call.state = State::Sent { is_detached };
+        let header =
+            Header { slot: at as u32, number: call.number, ..Header::new(Kind::Request, 0) };
+        let mut message = std::mem::take(&mut call.request);
+        message.clear();
+        message.shrink_to(64 << 10);
+        varve_wire::encode(&mut message, header, request, data);
+        // A failure is noticed by whoever reads the connection.
+        let _ = self.lines[line].send(&message);
+        call.request = message;
+        Ok(at)
+    }
+
+    /// Waits for the answer in a slot.
+    fn wait(&self, inner: &Inner, at: usize) -> Result<Received, CallError> {
+        let slot = &self.slots[at];
+        let mut call = slot.call.lock();
+        let line = &self.lines[call.line];
+        loop {
+            if self.is_ending() {
+                return Err(CallError::Ending);
+            }
+            match std::mem::take(&mut call.state) {
+                State::Answered(received) => return Ok(received),
+                _ => call.state = State::Sent { is_detached: false },
+            }
+            // Whoever reads looks here after it has stopped.
+            let mut followers = line.followers.lock();
+            if let Some(mut input) = line.reading.try_lock() {
+                drop(followers);
+                drop(call);
+                let led = self.lead(inner, line, &mut input, at);
+                drop(input);
+                self.next_leader(line);
+                call = slot.call.lock();
+                if let Err(error) = led {
+                    // If its answer comes after all, it gives the slot back.
+                    call.state = State::Sent { is_detached: true };
+                    return Err(error);
+                }
+                continue;
+            }
+            followers.push(at);
+            drop(followers);
+            slot.changed.wait(&mut call);
+            line.followers.lock().retain(|follower| *follower != at);
+        }
+    }
+
+    /// Lets another thread read, if one waits for that.
+    fn next_leader(&self, line: &Line) {
+        loop {
+            let Some(at) = line.followers.lock().pop() else { return };
+            let slot = &self.slots[at];
+            let mut call = slot.call.lock();
+            if let State::Sent { is_detached: false } = call.state {
+                call.state = State::Leads;
+                slot.changed.notify_all();
+                return;
+            }
+        }
+    }
+
+    /// Reads a connection until the answer for slot `at` is there.
+    fn lead(
+        &self,
+        inner: &Inner,
+        line: &Line,
+        input: &mut Input,
+        at: usize,
+    ) -> Result<(), CallError> {
+        loop {
+            if let State::Answered(_) = self.slots[at].call.lock().state {
+                return Ok(());
+            }
+            let (stream, made) = line.current();
+            input.restart(made);
+            let read = match &stream {
+                Some(stream) => input.next(stream),
+                None => Err(io::ErrorKind::NotConnected.into()),
+            };
+            match read {
+                Ok(Frame { header, body, data, .. }) if header.kind == Kind::Answer => {
+                    if self.answered(header, body, data) == Some(at) {
+                        return Ok(());
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => self.reconnect(inner, line, made, &error)?,
+            }
+        }
+    }
+
+    /// Puts an answer into its slot. Returns the slot if somebody waits for the answer.
+    fn answered(&self, header: Header, body: &[u8], data: &[u8]) -> Option<usize> {
+        let at = header.slot as usize;
+        let slot = self.slots.get(at)?;
+        let mut call = slot.call.lock();
+        if call.number != header.number {
+            return None;
+        }
+        match call.state {
+            State::Sent { is_detached: true } => {
+                call.state = State::Free;
+                drop(call);
+                self.give_slot(at);
+                None
+            }
+            State::Sent { is_detached: false } | State::Leads => {
+                let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + data.len());
+                bytes.resize(HEADER_BYTES, 0);
+                bytes.extend_from_slice(body);
+                let body_end = bytes.len();
+                bytes.extend_from_slice(data);
+                call.state = State::Answered(Received { bytes, body_end });
+                slot.changed.notify_all();
+                Some(at)
+            }
+            State::Free | State::Answered(_) => None,
+        }
+    }
+
+    /// Makes a connection again that broke when it had been made `made` times, and sends its requests again.
+    fn reconnect(
+        &self,
+        inner: &Inner,
+        line: &Line,
+        made: u64,
+        why: &io::Error,
+    ) -> Result<(), CallError> {
+        let _connecting = line.connecting.lock();
+        if line.current().1 != made {
+            return Ok(());
+        }
+        if let Some(broken) = line.current().0 {
+            log::info!("connection {} to {}: {why}", line.number, self.options.address);
+            let _ = broken.shutdown(Shutdown::Both);
+        }
+        let begin = Instant::now();
+        let (mut pause, pause_max) = PAUSES;
+        let (stream, welcome, epoch) = loop {
+            if self.is_ending() {
+                return Err(CallError::Ending);
+            }
+            match hello(&self.options, line.number) {
+                Ok(connected) => break connected,
+                Err(ConnectError::Refused(reason)) => return Err(CallError::Refused(reason)),
+                Err(error) => {
+                    if self.options.wait_max.is_some_and(|wait_max| begin.elapsed() >= wait_max) {
+                        return Err(CallError::TimedOut(error.to_string()));
+                    }
+                    log::debug!("{error}");
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(pause_max);
+        };
+        self.recover(inner, &stream, (epoch, welcome.session)).map_err(|error| {
+            let _ = stream.shutdown(Shutdown::Both);
+            CallError::TimedOut(error.to_string())
+        })?;
+        if made > 0 {
+            log::info!("connection {} to {} is there again", line.number, self.options.address);
+        }
+        *line.stream.lock() = (Some(Arc::new(stream)), made + 1);
+        let at_line = self.lines.iter().position(|other| std::ptr::eq(other, line));
+        for slot in &self.slots {
+            let call = slot.call.lock();
+            let is_open = matches!(call.state, State::Sent { .. } | State::Leads);
+            if is_open && Some(call.line) == at_line {
+                // If this fails too, the next read does.
+                let _ = line.send(&call.request);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens all open files again, unless the session is the one that has them.
+    fn recover(&self, inner: &Inner, stream: &TcpStream, session: (u32, u32)) -> io::Result<()> {
+        let mut known = self.known.lock();
+        if *known == Some(session) {
+            return Ok(());
+        }
+        let mut input = Input::default();
+        // The last slot is for these; a new session knows no numbers yet.
+        let slot = (self.slots.len() - 1) as u32;
+        let mut number = 0;
+        let mut message = Vec::new();
+        for (file, open) in inner.files.all() {
+            number += 1;
+            let node = inner.nodes.node(open.ino);
+            let request = Request::Open { node, flags: open.flags.into(), file, again: true };
+            message.clear();
+            let header = Header { slot, number, ..Header::new(Kind::Request, session.0) };
+            varve_wire::encode(&mut message, header, &request, &[]);
+            (&*stream).write_all(&message)?;
+            let answer: Answer = loop {
+                let Frame { header, body, .. } = input.next(stream)?;
+                if header.kind == Kind::Answer && (header.slot, header.number) == (slot, number) {
+                    break varve_wire::decode(body)
+                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                }
+            };
+            if let Answer::Failed(failure) = answer {
+                let error = varve_vfs::FsError::from(failure);
+                log::error!("inode {} is not open any more: {error}", open.ino);
+            }
+        }
+        // What the server before has said holds no longer than its leases, which the new one waits out.
+        inner.leases.recall();
+        *known = Some(session);
+        Ok(())
+    }
+
+    /// Returns the next notice; `None` when the client ends.
+    pub(crate) fn next_notice(&self, inner: &Inner) -> Option<(Header, Notice)> {
+        let line = &self.lines[0];
+        let mut input = line.reading.lock();
+        loop {
+            if self.is_ending() {
+                return None;
+            }
+            let (stream, made) = line.current();
+            input.restart(made);
+            let read = match &stream {
+                Some(stream) => input.next(stream).and_then(|frame| {
+                    let wrong = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+                    Ok((frame.header, varve_wire::decode(frame.body).map_err(wrong)?))
+                }),
+                None => Err(io::ErrorKind::NotConnected.into()),
+            };
+            match read {
+                Ok((header, notice)) if header.kind == Kind::Notice => {
+                    return Some((header, notice));
+                }
+                Ok(_) => {}
+                Err(error) => match self.reconnect(inner, line, made, &error) {
+                    Ok(()) | Err(CallError::TimedOut(_)) => {}
+                    Err(CallError::Ending) => return None,
+                    Err(CallError::Refused(reason)) => {
+                        log::error!("{}: {reason}", self.options.address);
+                        std::thread::sleep(PAUSES.1);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Tells the server that a notice is obeyed.
+    pub(crate) fn acknowledge(&self, header: Header) {
+        let mut message = Vec::new();
+        varve_wire::encode(&mut message, header, &(), &[]);
+        let _ = self.lines[0].send(&message);
+    }
+}
+
+/// Makes one connection and introduces the client.
+fn hello(options: &Options, connection: u32) -> Result<(TcpStream, Welcome, u32), ConnectError> {
+    let failed = |error: io::Error| ConnectError::Network(options.address.clone(), error);
+    let mut tried = Err(io::Error::other("the name stands for no address"));
+    for address in options.address.to_socket_addrs().map_err(failed)? {
+        tried = TcpStream::connect_timeout(&address, CONNECT_MAX);
+        if tried.is_ok() {
+            break;
+        }
+    }
+    let stream = tried.map_err(failed)?;
+    notice_silence(&stream).map_err(failed)?;
+    stream.set_read_timeout(Some(CONNECT_MAX)).map_err(failed)?;
+    let mut message = Vec::new();
+    let hello = Hello {
+        client: options.client,
+        connection,
+        features: 0,
+        name: &options.name,
+        path: &options.path,
+        read_only: options.read_only,
+        token: &options.token,
+    };
+    varve_wire::encode(&mut message, Header::new(Kind::Hello, 0), &hello, &[]);
+    (&stream).write_all(&message).map_err(failed)?;
+    let mut input = Input::default();
+    let Frame { header, body, .. } = input.next(&stream).map_err(failed)?;
+    let wrong = |error| ConnectError::Protocol(options.address.clone(), error);
+    match header.kind {
+        Kind::Welcome => {
+            let welcome = varve_wire::decode(body).map_err(wrong)?;
+            stream.set_read_timeout(None).map_err(failed)?;
+            Ok((stream, welcome, header.epoch))
+        }
+        Kind::Refused => {
+            let refused: Refused = varve_wire::decode(body).map_err(wrong)?;
+            let Refused { is_temporary, reason } = refused;
+            Err(match is_temporary {
+                true => failed(io::Error::other(reason)),
+                false => ConnectError::Refused(reason),
+            })
+        }
+        _ => Err(wrong(FrameError::Unexpected("a server's first message is a welcome"))),
+    }
+}
+
+/// Has the operating system end a connection whose other end does not answer any more.
+fn notice_silence(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, SILENCE_MAX / 2)?;
+    sockopt::set_tcp_keepintvl(stream, SILENCE_MAX / 8)?;
+    sockopt::set_tcp_keepcnt(stream, 4)?;
+    let silence_ms = u32::try_from(SILENCE_MAX.as_millis()).unwrap_or(u32::MAX);
+    Ok(sockopt::set_tcp_user_timeout(stream, silence_ms)?)
+}

@@ -1,0 +1,194 @@
+//! Mounts what a metadata server serves ([`varve_client`]).
+//!
+//! 1. Attach a FUSE connection to the directory.
+//! 2. Connect to the server; remove the mount if that fails.
+//! 3. Serve until it is unmounted. The kernel drops what the server recalls.
+//!
+//! A mount in the background keeps its messages in a directory of its own ([`state_dir`]).
+
+use std::ffi::OsStr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use varve::{Error, Result, anchor};
+use varve_client::{Client, ConnectError, Forgetful};
+use varve_env::Env;
+use varve_env::os::OsEnv;
+use varve_fuse::{MountMethod, Notifier, Session, SessionOptions, Transport};
+use varve_types::InodeId;
+use varve_vfs::Vfs;
+use varve_wire::PORT;
+
+use super::options::Choices;
+use super::settings::{mount_options, session_options};
+use super::signals::unmount_on_signals;
+use crate::control::Ready;
+use crate::error;
+
+/// How an address of a server begins.
+const SCHEME: &str = "varve://";
+/// Requests that may wait for the server at a time.
+const THREADS: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
+
+/// Where a mounted file system is: `varve://HOST[:PORT][/PATH]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerAddress {
+    /// Host and port.
+    host: String,
+    /// The directory, from the root of the file system.
+    path: String,
+}
+
+impl ServerAddress {
+    /// Reads an address; `None` if `source` is none.
+    pub(crate) fn parse(source: &Path) -> Option<Result<ServerAddress>> {
+        let rest = source.to_str()?.strip_prefix(SCHEME)?;
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // The address of an IPv6 host has colons and stands in brackets.
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        Some(if host.is_empty() || host.starts_with(':') {
+            Err(Error::usage(format!("{} names no host", source.display()))
+                .hint("an address is varve://HOST[:PORT][/PATH]"))
+        } else {
+            let host = if has_port { host.to_owned() } else { format!("{host}:{PORT}") };
+            Ok(ServerAddress { host, path: path.trim_matches('/').to_owned() })
+        })
+    }
+}
+
+/// Returns whether `source` is the address of a server.
+pub fn is_server(source: &OsStr) -> bool {
+    source.to_str().is_some_and(|source| source.starts_with(SCHEME))
+}
+
+/// The directory in which the mount of `source` on `dir` keeps its messages, made if it is missing.
+pub(crate) fn state_dir(source: &Path, dir: &Path) -> Result<PathBuf> {
+    anchor::dir_for(&format!("{} {}", source.display(), dir.display()))
+}
+
+/// Has the kernel drop what a server recalls.
+struct Kernel(Notifier);
+
+impl Forgetful for Kernel {
+    fn inode_changed(&self, ino: InodeId) {
+        if let Err(error) = self.0.inode_changed(ino) {
+            log::warn!("the kernel may still show old attributes of inode {ino}: {error}");
+        }
+    }
+
+    fn names_changed(&self) {}
+}
+
+fn not_connected(error: &ConnectError) -> Error {
+    Error::failed(error.to_string()).hint(match error {
+        ConnectError::Network(..) => "see whether `varve serve` runs there, and listens on an address that this machine reaches",
+        ConnectError::Protocol(..) => "see which program listens there, and whether both are of the same version",
+        ConnectError::Refused(_) => "see the messages of the server",
+        ConnectError::Thread(_) => "see how many threads this user may have",
+    })
+}
+
+/// Mounts what the server at `address` serves on `dir`, until it is unmounted. Calls `ready` from another thread when the mount answers.
+pub(super) fn serve(
+    source: &Path,
+    address: &ServerAddress,
+    dir: &Path,
+    choices: &Choices,
+    ready: impl FnOnce(&Ready) + Send,
+) -> Result<()> {
+    let mounted =
+        varve_fuse::mount(dir, &mount_options(source, choices)).map_err(error::not_mounted)?;
+    let facts = Ready {
+        store: source.to_path_buf(),
+        dir: mounted.dir().to_path_buf(),
+        pid: std::process::id(),
+        method: mounted.method().to_string(),
+        is_private: mounted.method() == MountMethod::Namespace,
+        refusals: mounted.refusals().iter().map(ToString::to_string).collect(),
+    };
+    let stop = mounted.stop_handle();
+    let connected = connect(address, &facts.dir, choices);
+    let client = match connected {
+        Ok(client) => client,
+        Err(error) => {
+            drop(mounted);
+            stop.give_up();
+            return Err(error);
+        }
+    };
+    let options = SessionOptions {
+        transport: Some(Transport::Dev),
+        threads: choices.threads.or(Some(THREADS)),
+        passthrough: false,
+        entry_timeout: std::time::Duration::ZERO,
+        attr_timeout: std::time::Duration::ZERO,
+        root: client.root(),
+        ..session_options(choices)
+    };
+    let vfs: Arc<dyn Vfs> = Arc::clone(&client) as Arc<dyn Vfs>;
+    let session =
+        Session::new(vfs, mounted, &options).map_err(|error| error::not_served(&error))?;
+    client.set_front_end(Arc::new(Kernel(session.notifier())));
+    unmount_on_signals(session.stop_handle(), facts.dir.clone())?;
+    log::info!("{} is mounted on {}", source.display(), facts.dir.display());
+    let ended = thread::scope(|scope| {
+        let facts = &facts;
+        scope.spawn(move || {
+            if super::succession::answers(&facts.dir) {
+                ready(facts);
+            }
+        });
+        session.run()
+    });
+    // What is not durable yet becomes so, as when a local mount ends.
+    let synced = client.sync();
+    client.end();
+    log::info!("{} is unmounted", facts.dir.display());
+    ended.map_err(|error| error::not_served(&error))?;
+    Ok(synced?)
+}
+
+fn connect(address: &ServerAddress, dir: &Path, choices: &Choices) -> Result<Arc<Client>> {
+    let env = OsEnv::new();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let options = varve_client::Options {
+        address: address.host.clone(),
+        path: address.path.as_bytes().to_vec(),
+        name: format!("{host}:{}", dir.display()),
+        client: [env.random(), env.random()],
+        token: Vec::new(),
+        read_only: choices.read_only,
+        wait_max: None,
+    };
+    let client = Client::connect(options).map_err(|error| not_connected(&error))?;
+    if client.is_read_only() && !choices.read_only {
+        client.end();
+        return Err(Error::failed("the server lets this machine read only")
+            .hint("mount with `-o ro`, or see the exports of the server"));
+    }
+    Ok(Arc::new(client))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_a_host_and_may_have_a_port_and_a_path() {
+        let parse = |text: &str| {
+            let address = ServerAddress::parse(Path::new(text))?.ok()?;
+            Some((address.host, address.path))
+        };
+        let both = |host: &str, path: &str| Some((host.to_owned(), path.to_owned()));
+        assert_eq!(parse("varve://a"), both("a:7377", ""));
+        assert_eq!(parse("varve://a:1/b/c/"), both("a:1", "b/c"));
+        assert_eq!(parse("varve://[::1]/b"), both("[::1]:7377", "b"));
+        assert_eq!(parse("varve://[::1]:9"), both("[::1]:9", ""));
+        assert!(ServerAddress::parse(Path::new("/srv/store")).is_none());
+        assert!(
+            ServerAddress::parse(Path::new("varve:///x")).is_some_and(|address| address.is_err())
+        );
+    }
+}

@@ -1,0 +1,294 @@
+//! Makes the calls of clients.
+//!
+//! 1. [`Service::serve`] makes the call of one request.
+//! 2. A call that only looks notes which changes have ended, makes the call, and grants leases on what it found.
+//! 3. A call that changes something names the objects that will change, has everybody drop them ([`Changes::begin`]),
+//!    and makes the call.
+//!
+//! Invariant: on a thread that must not wait ([`Call::may_wait`]) a call that has to wait fails as [`MustWait`] and has
+//! done nothing.
+
+mod attributes;
+mod files;
+mod names;
+mod whole;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
+use varve_meta::Learned;
+use varve_types::InodeId;
+use varve_vfs::{Attr, Entry, FileType, FsError, FsResult, Vfs, in_time, insist};
+use varve_wire::answer::Answer;
+use varve_wire::{Cached, Failure, Node, Request, attr};
+
+use crate::changes::{Change, Changes, MustWait};
+use crate::nodes::Nodes;
+use crate::session::{File, Session, Sessions};
+
+/// Larger reads go to a thread that may wait, because the storage may.
+const QUICK_BYTES_MAX: u32 = 128 << 10;
+
+/// The file system and what the server keeps about it.
+pub(crate) struct Service {
+    pub(crate) vfs: Arc<dyn Vfs>,
+    pub(crate) nodes: Nodes,
+    pub(crate) sessions: Sessions,
+    pub(crate) changes: Changes,
+}
+
+/// A call of a client.
+pub(crate) struct Call<'a> {
+    pub(crate) service: &'a Service,
+    pub(crate) session: &'a Session,
+    pub(crate) may_wait: bool,
+}
+
+/// What a call returns: the answer and its data.
+type Returned = (Answer, Bytes);
+
+/// Why a call returns nothing.
+enum Stop {
+    Failed(FsError),
+    MustWait,
+}
+
+impl From<FsError> for Stop {
+    fn from(error: FsError) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+impl From<MustWait> for Stop {
+    fn from(_: MustWait) -> Stop {
+        Stop::MustWait
+    }
+}
+
+type Served<T = Returned> = Result<T, Stop>;
+
+/// Returns whether a request must not be executed twice.
+pub(crate) fn is_once(request: &Request<'_>) -> bool {
+    !matches!(
+        request,
+        Request::Lookup { .. }
+            | Request::LookupParent { .. }
+            | Request::LookupInode { .. }
+            | Request::Getattr { .. }
+            | Request::Readlink { .. }
+            | Request::Read { .. }
+            | Request::Fsync { .. }
+            | Request::FsyncDir { .. }
+            | Request::Sync
+            | Request::Readdir { .. }
+            | Request::Statfs
+            | Request::Access { .. }
+            | Request::FileFlags { .. }
+            | Request::Lseek { .. }
+            | Request::Getxattr { .. }
+            | Request::Listxattr { .. }
+            | Request::Usage { .. }
+            | Request::Quotas { .. }
+            | Request::Status
+    )
+}
+
+/// Returns whether a call always waits for the storage, or may take long.
+fn waits(request: &Request<'_>) -> bool {
+    match request {
+        Request::Fsync { .. }
+        | Request::FsyncDir { .. }
+        | Request::Sync
+        | Request::CopyRange { .. }
+        | Request::CloneTree { .. }
+        | Request::LookupInode { .. }
+        | Request::Fallocate { .. }
+        | Request::SetLimits { .. }
+        | Request::Quotas { .. }
+        | Request::Status => true,
+        Request::Read { length, .. } => *length > QUICK_BYTES_MAX,
+        _ => false,
+    }
+}
+
+impl Service {
+    /// Makes the call of a request. `None`: it has to wait, and `may_wait` is not set.
+    pub(crate) fn serve(
+        &self,
+        session: &Session,
+        request: &Request<'_>,
+        data: &[u8],
+        may_wait: bool,
+    ) -> Option<Returned> {
+        if waits(request) && !may_wait {
+            return None;
+        }
+        let call = Call { service: self, session, may_wait };
+        match call.serve(request, data) {
+            Ok(returned) => Some(returned),
+            Err(Stop::MustWait) => None,
+            Err(Stop::Failed(error)) => {
+                if matches!(error, FsError::Storage(_) | FsError::Damaged(_)) {
+                    log::error!("{}: {error}", session.name);
+                }
+                Some((Answer::Failed(Failure::from(&error)), Bytes::new()))
+            }
+        }
+    }
+}
+
+fn done() -> Served {
+    Ok((Answer::Done, Bytes::new()))
+}
+
+impl Call<'_> {
+    fn vfs(&self) -> &dyn Vfs {
+        &*self.service.vfs
+    }
+
+    /// Makes a call of the file system. If transactions block it, waits as long as the file system allows.
+    fn settled<T>(&self, mut call: impl FnMut() -> FsResult<T>) -> Served<T> {
+        let vfs = self.vfs();
+        let mut once = || match call() {
+            Err(FsError::Blocked(blocked)) => Err(blocked),
+            done => Ok(done),
+        };
+        let settled = match once() {
+            Err(blocked) if !self.may_wait => {
+                vfs.wait_is_over(&blocked);
+                return Err(Stop::MustWait);
+            }
+            Err(blocked) => {
+                vfs.wait_for_locks(&blocked, vfs.lock_wait_max());
+                in_time(vfs, vfs.lock_wait_max(), &mut once).or_else(|it| insist(vfs, it, once))
+            }
+            settled => settled,
+        };
+        Ok(settled.unwrap_or_else(|blocked| Err(FsError::Blocked(blocked)))?)
+    }
+
+    /// Finds the inode of a request. An open file is known by that, also when its last name is gone.
+    fn node(&self, node: Node) -> FsResult<InodeId> {
+        let found = self.service.nodes.recall(self.vfs(), node);
+        let ino = InodeId::new(node.ino);
+        match found {
+            Err(FsError::Stale) if self.session.has_open(ino) => Ok(ino),
+            found => found,
+        }
+    }
+
+    fn file(&self, node: Node, file: u64) -> FsResult<File> {
+        let file = self.session.file(file)?;
+        if file.ino.get() == node.ino { Ok(file) } else { Err(FsError::BadHandle) }
+    }
+
+    /// Fails on a session that may change nothing.
+    fn writable(&self) -> FsResult<()> {
+        if self.session.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Begins a change of inodes and names.
+    fn change(&self, objects: SmallVec<[Cached; 4]>) -> Served<Change<'_>> {
+        self.writable()?;
+        let service = self.service;
+        let (sessions, session) = (&service.sessions, self.session.id);
+        Ok(service.changes.begin(sessions, session, objects, self.may_wait)?)
+    }
+
+    fn change_inode(&self, ino: InodeId) -> Served<Change<'_>> {
+        self.change(smallvec![Cached::Inode(ino.get())])
+    }
+
+    fn looks(&self) -> Learned {
+        Learned { since: self.service.changes.ended(), by_own_change: false }
+    }
+
+    fn changes(&self) -> Learned {
+        Learned { by_own_change: true, ..self.looks() }
+    }
+
+    fn attr(&self, attr: &Attr, learned: Learned) -> attr::Attr {
+        let object = Cached::Inode(attr.ino.get());
+        let keep_ms = match attr.is_fleeting {
+            true => 0,
+            false => self.service.changes.grant(&object, self.session.id, learned),
+        };
+        attr::Attr::new(attr, keep_ms)
+    }
+
+    /// Makes an answer of a name that was found or made. Takes over its lookup.
+    fn entry(
+        &self,
+        name: Option<(InodeId, &[u8])>,
+        entry: &Entry,
+        learned: Learned,
+    ) -> attr::Entry {
+        let ino = entry.attr.ino;
+        self.service.nodes.note(self.vfs(), ino);
+        let place = self.vfs().place(ino).ok().flatten().map(varve_vfs::Place::to_bytes);
+        let keep_ms = match name {
+            // Only names of directories are kept: they are on the way to everything below.
+            Some((dir, name)) if entry.attr.kind == FileType::Directory => {
+                let object = Cached::Name(dir.get(), name.to_vec());
+                self.service.changes.grant(&object, self.session.id, learned)
+            }
+            _ => 0,
+        };
+        attr::Entry { attr: self.attr(&entry.attr, learned), place, keep_ms }
+    }
+
+    fn entry_done(
+        &self,
+        name: Option<(InodeId, &[u8])>,
+        entry: &Entry,
+        learned: Learned,
+    ) -> Served {
+        Ok((Answer::Entry(self.entry(name, entry, learned)), Bytes::new()))
+    }
+
+    /// Makes the call of a request.
+    fn serve(&self, request: &Request<'_>, data: &[u8]) -> Served {
+        match request {
+            Request::Lookup { .. }
+            | Request::LookupParent { .. }
+            | Request::LookupInode { .. }
+            | Request::Mknod { .. }
+            | Request::Mkdir { .. }
+            | Request::Symlink { .. }
+            | Request::Link { .. }
+            | Request::Unlink { .. }
+            | Request::Rmdir { .. }
+            | Request::Rename { .. }
+            | Request::CloneTree { .. }
+            | Request::Readdir { .. } => self.names(request, data),
+            Request::Create { .. }
+            | Request::Tmpfile { .. }
+            | Request::Open { .. }
+            | Request::Read { .. }
+            | Request::Write { .. }
+            | Request::Release { .. }
+            | Request::Fsync { .. }
+            | Request::Fallocate { .. }
+            | Request::CopyRange { .. }
+            | Request::Lseek { .. } => self.open_files(request, data),
+            Request::Getattr { .. }
+            | Request::Setattr { .. }
+            | Request::Readlink { .. }
+            | Request::Access { .. }
+            | Request::FileFlags { .. }
+            | Request::SetFileFlags { .. }
+            | Request::Getxattr { .. }
+            | Request::Setxattr { .. }
+            | Request::Listxattr { .. }
+            | Request::Removexattr { .. } => self.attributes(request, data),
+            Request::FsyncDir { .. }
+            | Request::Sync
+            | Request::Statfs
+            | Request::Usage { .. }
+            | Request::SetLimits { .. }
+            | Request::Quotas { .. }
+            | Request::Status => self.whole(request),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Calls that open files, and calls about open files.
+
+use bytes::Bytes;
+use varve_types::{FileName, InodeId};
+use varve_vfs::{Caller, FsError, OpenFlags, Opened, Position, SeekFrom, SetIdTaken};
+use varve_wire::answer::{self, Answer};
+use varve_wire::{DATA_BYTES_MAX, Node, Request};
+
+use super::{Call, Served, done};
+use crate::session::File;
+
+impl Call<'_> {
+    /// Makes a call about open files.
+    pub(super) fn open_files(&self, request: &Request<'_>, data: &[u8]) -> Served {
+        let vfs = self.vfs();
+        match *request {
+            Request::Create { ref caller, parent, name, perm, flags, file } => {
+                self.create(caller.into(), (parent, name), perm, (flags.into(), file))
+            }
+            Request::Tmpfile { ref caller, parent, perm, flags, file } => {
+                self.writable()?;
+                self.session.has_room()?;
+                let (parent, learned) = (self.node(parent)?, self.looks());
+                let (entry, opened) =
+                    self.settled(|| vfs.tmpfile(caller.into(), parent, perm, flags.into()))?;
+                let opened = self.keep(file, entry.attr.ino, opened);
+                Ok((Answer::Created(self.entry(None, &entry, learned), opened), Bytes::new()))
+            }
+            Request::Open { node, flags, file, again } => {
+                self.open(node, flags.into(), file, again)
+            }
+            Request::Read { node, file, offset, length } => {
+                let File { ino, handle } = self.file(node, file)?;
+                let length = (length as usize).min(DATA_BYTES_MAX);
+                Ok((Answer::Done, self.settled(|| vfs.read(ino, handle, offset, length))?))
+            }
+            Request::Write { node, file, offset, append, kill_set_id } => {
+                self.write((node, file), (offset, append), data, kill_set_id)
+            }
+            Request::Release { node, file } => {
+                let File { ino, handle } = self.file(node, file)?;
+                let _ = self.session.take(file);
+                vfs.release(ino, handle)?;
+                done()
+            }
+            Request::Fsync { node, file, data_only } => {
+                let File { ino, handle } = self.file(node, file)?;
+                vfs.fsync(ino, handle, data_only)?;
+                done()
+            }
+            Request::Fallocate { node, file, mode, offset, length } => {
+                let File { ino, handle } = self.file(node, file)?;
+                let _change = self.change_inode(ino)?;
+                self.settled(|| vfs.fallocate(ino, handle, mode.into(), offset, length))?;
+                done()
+            }
+            Request::CopyRange { from, to, length } => {
+                let position = |at: varve_wire::request::Position| {
+                    let File { ino, handle } = self.file(at.node, at.file)?;
+                    Ok::<_, FsError>(Position { ino, handle, offset: at.offset })
+                };
+                let (from, to) = (position(from)?, position(to)?);
+                let _change = self.change_inode(to.ino)?;
+                Ok((
+                    Answer::Number(self.settled(|| vfs.copy_range(from, to, length))?),
+                    Bytes::new(),
+                ))
+            }
+            Request::Lseek { node, file, offset, hole } => {
+                let File { ino, handle } = self.file(node, file)?;
+                let what = if hole { SeekFrom::Hole } else { SeekFrom::Data };
+                let found = self.settled(|| vfs.lseek(ino, handle, offset, what))?;
+                Ok((Answer::Number(found), Bytes::new()))
+            }
+            _ => Err(FsError::NotImplemented.into()),
+        }
+    }
+
+    fn write(
+        &self,
+        (node, file): (Node, u64),
+        (offset, append): (u64, bool),
+        data: &[u8],
+        kill_set_id: bool,
+    ) -> Served {
+        let vfs = self.vfs();
+        let File { ino, handle } = self.file(node, file)?;
+        let _change = self.change_inode(ino)?;
+        let written = self.settled(|| match append {
+            true => vfs.append(ino, handle, offset, data, kill_set_id),
+            false => vfs.write(ino, handle, offset, data, kill_set_id),
+        })?;
+        let set_id = match written.set_id {
+            SetIdTaken::None => 0,
+            SetIdTaken::All => 1,
+            SetIdTaken::AllButGroup => 2,
+        };
+        let bytes = u32::try_from(written.bytes).unwrap_or(u32::MAX);
+        Ok((Answer::Written { offset: written.offset, bytes, set_id }, Bytes::new()))
+    }
+
+    fn create(
+        &self,
+        caller: Caller,
+        (parent, name): (Node, &[u8]),
+        perm: u32,
+        (flags, file): (OpenFlags, u64),
+    ) -> Served {
+        self.session.has_room()?;
+        let (parent, name) = (self.node(parent)?, FileName::new(name).map_err(FsError::from)?);
+        // An existing file that would be cut is nothing that this call may change unseen.
+        let flags = OpenFlags { exclusive: true, ..flags };
+        let _change = self.change_inode(parent)?;
+        let learned = self.changes();
+        let (entry, opened) =
+            self.settled(|| self.vfs().create(caller, parent, name, perm, flags))?;
+        let opened = self.keep(file, entry.attr.ino, opened);
+        Ok((Answer::Created(self.entry(None, &entry, learned), opened), Bytes::new()))
+    }
+
+    fn open(&self, node: Node, flags: OpenFlags, file: u64, again: bool) -> Served {
+        if again && self.session.has_file(file) {
+            return Ok((Answer::Opened(answer::Opened { reread: true }), Bytes::new()));
+        }
+        self.session.has_room()?;
+        let ino = self.node(node)?;
+        if flags.write {
+            self.writable()?;
+        }
+        let _change = flags.truncate.then(|| self.change_inode(ino)).transpose()?;
+        let opened = self.settled(|| self.vfs().open(ino, flags))?;
+        Ok((Answer::Opened(self.keep(file, ino, opened)), Bytes::new()))
+    }
+
+    /// Keeps an opened file under the client's number.
+    fn keep(&self, file: u64, ino: InodeId, opened: Opened) -> answer::Opened {
+        let before = self.session.keep(file, File { ino, handle: opened.handle });
+        if let Some(File { ino, handle }) = before {
+            // A number that is used twice: its first file is of no use to anybody.
+            let _ = self.vfs().release(ino, handle);
+        }
+        answer::Opened { reread: opened.reread }
+    }
+}

@@ -1,0 +1,379 @@
+//! Starts and stops a server, lets clients in, and hands out their requests.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use varve_meta::{Begun, Policy};
+use varve_types::{FileName, InodeId};
+use varve_vfs::{FileType, FsError, FsResult, Vfs};
+use varve_wire::frame::Kind;
+use varve_wire::{FrameError, Header, Hello, Refused, Request, Welcome};
+
+use crate::calls::{Service, is_once};
+use crate::changes::Changes;
+use crate::connection::Connection;
+use crate::nodes::Nodes;
+use crate::reactor::{Ended, Reactor};
+use crate::session::{Introduction, SLOTS, Session, Sessions};
+use crate::workers::Workers;
+
+/// The most connections at once.
+const CONNECTIONS_MAX: usize = 18_000;
+/// The most threads that read requests.
+const REACTORS_MAX: usize = 16;
+/// The most threads for calls that wait.
+const WORKERS_MAX: usize = 64;
+/// How often sessions and connections are looked at.
+const SWEEP: Duration = Duration::from_millis(500);
+
+/// How a server serves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The identity of the file system: the same at each start, another for another store.
+    pub file_system: [u64; 2],
+    /// A number that grows with each start.
+    pub epoch: u32,
+    /// How long a client may keep what it learns.
+    pub leases: Policy,
+    /// How long a client may be away before its session ends.
+    pub session: Duration,
+    /// The secret that clients must know; empty for none.
+    pub token: Vec<u8>,
+    /// Refuse every change.
+    pub read_only: bool,
+}
+
+/// A clock that never goes back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    /// Milliseconds since the server began.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// What all threads share.
+pub(crate) struct Shared {
+    service: Service,
+    options: Options,
+    reactors: Vec<Reactor>,
+    workers: Workers,
+    clock: Clock,
+    next_reactor: AtomicUsize,
+    refused: AtomicU64,
+    is_ending: AtomicBool,
+}
+
+/// What a server has and does, for `status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Clients: what they call themselves, connections, open files, requests.
+    pub sessions: Vec<(String, usize, usize, u64)>,
+    /// All connections.
+    pub connections: usize,
+    /// Connections that were refused or ended because a client broke the protocol.
+    pub refused: u64,
+}
+
+/// A server that answers until it is stopped.
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Serves `vfs` on `listener`.
+    pub fn start(vfs: Arc<dyn Vfs>, listener: TcpListener, options: Options) -> io::Result<Server> {
+        let address = listener.local_addr()?;
+        let clock = Clock(Instant::now());
+        let reactors = thread::available_parallelism().map_or(1, usize::from).min(REACTORS_MAX);
+        let reactors: io::Result<Vec<Reactor>> = (0..reactors).map(|_| Reactor::new()).collect();
+        let changes = Changes::new(options.leases, clock, options.epoch);
+        let service = Service { vfs, nodes: Nodes::new(), sessions: Sessions::default(), changes };
+        let shared = Arc::new(Shared {
+            service,
+            options,
+            reactors: reactors?,
+            workers: Workers::new(WORKERS_MAX),
+            clock,
+            next_reactor: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            is_ending: AtomicBool::new(false),
+        });
+        let server = Server { shared, address, threads: Mutex::default() };
+        if let Err(error) = server.begin(listener) {
+            server.stop();
+            return Err(error);
+        }
+        Ok(server)
+    }
+
+    fn begin(&self, listener: TcpListener) -> io::Result<()> {
+        let mut threads = self.threads.lock();
+        let mut begin = |name: String, work: Box<dyn FnOnce() + Send>| {
+            thread::Builder::new().name(name).spawn(work).map(|thread| threads.push(thread))
+        };
+        for number in 0..self.shared.reactors.len() {
+            let shared = Arc::clone(&self.shared);
+            let run = move || shared.reactors[number].run(&shared);
+            begin(format!("varve-read-{number}"), Box::new(run))?;
+        }
+        let shared = Arc::clone(&self.shared);
+        begin("varve-sweep".to_owned(), Box::new(move || shared.sweep()))?;
+        let shared = Arc::clone(&self.shared);
+        begin("varve-accept".to_owned(), Box::new(move || shared.accept(&listener)))
+    }
+
+    /// Returns the address on which the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns what the server has and does.
+    pub fn status(&self) -> Status {
+        let shared = &self.shared;
+        let of = |session: &Arc<Session>| {
+            let requests = session.requests.load(Ordering::Relaxed);
+            (session.name.clone(), session.connections(), session.open_files(), requests)
+        };
+        Status {
+            sessions: shared.service.sessions.all().iter().map(of).collect(),
+            connections: shared.reactors.iter().map(Reactor::connections).sum(),
+            refused: shared.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Answers the requests that have arrived and ends the server. Then the file system can be closed.
+    pub fn stop(&self) {
+        let shared = &self.shared;
+        shared.is_ending.store(true, Ordering::Release);
+        // Wakes the thread that accepts connections.
+        drop(TcpStream::connect_timeout(&self.wake_address(), Duration::from_secs(1)));
+        shared.reactors.iter().for_each(Reactor::wake);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!("a thread of the server has panicked");
+            }
+        }
+        shared.workers.stop();
+        for session in shared.service.sessions.all() {
+            session.close_files(&*shared.service.vfs);
+        }
+    }
+
+    /// Returns an address by which this machine reaches the listener.
+    fn wake_address(&self) -> SocketAddr {
+        let ip = match self.address.ip() {
+            ip if !ip.is_unspecified() => ip,
+            IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        };
+        SocketAddr::new(ip, self.address.port())
+    }
+}
+
+impl Shared {
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// Accepts connections until the server ends.
+    fn accept(&self, listener: &TcpListener) {
+        loop {
+            let accepted = listener.accept();
+            if self.is_ending() {
+                return;
+            }
+            let admitted = accepted.and_then(|(stream, address)| self.admit(stream, address));
+            if let Err(error) = admitted {
+                log::warn!("cannot accept a connection: {error}");
+                // Out of descriptors, for example.
+                thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+
+    fn admit(&self, stream: TcpStream, address: SocketAddr) -> io::Result<()> {
+        if self.reactors.iter().map(Reactor::connections).sum::<usize>() >= CONNECTIONS_MAX {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(io::Error::other(format!("{CONNECTIONS_MAX} connections are open")));
+        }
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        let connection = Arc::new(Connection::new(stream, address));
+        let next = self.next_reactor.fetch_add(1, Ordering::Relaxed);
+        self.reactors[next % self.reactors.len()].add(&connection)
+    }
+
+    /// A connection has ended.
+    pub(crate) fn disconnected(&self, connection: &Arc<Connection>, why: &Ended) {
+        connection.end();
+        let session = connection.session();
+        let who = session.as_ref().map_or("", |session| session.name.as_str());
+        match why {
+            Ended::Frame(error) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                log::warn!("{} {who}: {error}; the connection ends", connection.address);
+            }
+            Ended::Io(error) => log::debug!("{} {who}: {error}", connection.address),
+        }
+        if let Some(session) = session {
+            session.disconnect(connection, self.clock.now_ms());
+        }
+    }
+
+    /// Serves one message.
+    pub(crate) fn serve(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        header: Header,
+        body: &[u8],
+        data: &[u8],
+    ) -> Result<(), Ended> {
+        let session = connection.session();
+        match (header.kind, session) {
+            (Kind::Request, Some(session)) => {
+                self.request(connection, &session, header, body, data)
+            }
+            (Kind::Acknowledgement, Some(session)) => {
+                self.service.changes.acknowledged(session.id, header.number);
+                Ok(())
+            }
+            (Kind::Hello, None) => self.hello(connection, &varve_wire::decode(body)?),
+            _ => {
+                Err(FrameError::Unexpected("a client's first message is a hello, and no other is")
+                    .into())
+            }
+        }
+    }
+
+    fn hello(&self, connection: &Arc<Connection>, hello: &Hello<'_>) -> Result<(), Ended> {
+        let epoch = self.options.epoch;
+        let refuse = |is_temporary: bool, reason: &str| {
+            let refused = Refused { is_temporary, reason: reason.to_owned() };
+            connection.put(Header::new(Kind::Refused, epoch), &refused, &[]);
+            let _ = connection.flush();
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            Err(Ended::Io(io::Error::new(ErrorKind::PermissionDenied, reason)))
+        };
+        if !same_secret(hello.token, &self.options.token) {
+            return refuse(false, "the server does not know the client's token");
+        }
+        let root = match walk(&*self.service.vfs, hello.path) {
+            Ok(root) => root,
+            Err(error) => {
+                let path = String::from_utf8_lossy(hello.path);
+                return refuse(false, &format!("/{path} cannot be mounted: {error}"));
+            }
+        };
+        let read_only = hello.read_only || self.options.read_only;
+        let Hello { client, connection: number, name, .. } = *hello;
+        let who = Introduction { client, connection: number, name, root, read_only };
+        let now_ms = self.clock.now_ms();
+        let Some((session, is_known)) = self.service.sessions.connect(&who, connection, now_ms)
+        else {
+            return refuse(true, "the server has as many clients or connections as it can have");
+        };
+        connection.belongs_to(&session);
+        if !is_known {
+            log::info!("{} {}: a session begins", connection.address, session.name);
+        }
+        let welcome = Welcome {
+            features: 0,
+            file_system: self.options.file_system,
+            session: session.id.0,
+            root: session.root.get(),
+            slots: SLOTS,
+            session_ms: u32::try_from(self.options.session.as_millis()).unwrap_or(u32::MAX),
+            read_only: session.read_only,
+        };
+        connection.put(Header::new(Kind::Welcome, epoch), &welcome, &[]);
+        Ok(())
+    }
+
+    fn request(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        session: &Arc<Session>,
+        header: Header,
+        body: &[u8],
+        data: &[u8],
+    ) -> Result<(), Ended> {
+        let request: Request<'_> = varve_wire::decode(body)?;
+        match session.slots.lock().begin(header.slot, header.number) {
+            Begun::New => {}
+            Begun::UnderWay | Begun::Superfluous => return Ok(()),
+            Begun::Again(answer) => {
+                connection.put_again(answer);
+                return Ok(());
+            }
+        }
+        session.requests.fetch_add(1, Ordering::Relaxed);
+        let is_kept = is_once(&request);
+        let header = Header { kind: Kind::Answer, epoch: self.options.epoch, ..header };
+        if let Some((answer, returned)) = self.service.serve(session, &request, data, false) {
+            session.answer(connection, header, (&answer, &returned), is_kept);
+            return Ok(());
+        }
+        let (shared, session) = (Arc::clone(self), Arc::clone(session));
+        let connection = Arc::clone(connection);
+        let (body, data) = (body.to_vec(), data.to_vec());
+        self.workers.run(Box::new(move || {
+            // It was decoded before.
+            let Ok(request) = varve_wire::decode::<Request<'_>>(&body) else { return };
+            let Some((answer, returned)) = shared.service.serve(&session, &request, &data, true)
+            else {
+                return;
+            };
+            session.answer(&connection, header, (&answer, &returned), is_kept);
+            if connection.flush().is_err() {
+                connection.end();
+            }
+        }));
+        Ok(())
+    }
+
+    /// Ends sessions whose clients are away for too long, until the server ends.
+    fn sweep(&self) {
+        while !self.is_ending() {
+            thread::park_timeout(SWEEP);
+            let session_ms = u64::try_from(self.options.session.as_millis()).unwrap_or(u64::MAX);
+            let Some(since_ms) = self.clock.now_ms().checked_sub(session_ms) else { continue };
+            for session in self.service.sessions.take_lost(since_ms) {
+                log::info!("{}: the session ends, its client is away", session.name);
+                session.end_connections();
+                session.close_files(&*self.service.vfs);
+            }
+        }
+    }
+}
+
+/// Compares secrets in a time that depends only on their lengths.
+fn same_secret(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len()
+        && one.iter().zip(other).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
+}
+
+/// Finds a directory by its path.
+fn walk(vfs: &dyn Vfs, path: &[u8]) -> FsResult<InodeId> {
+    let mut dir = InodeId::ROOT;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        let found = vfs.lookup(dir, FileName::new(name)?)?;
+        vfs.forget(found.attr.ino, 1);
+        if found.attr.kind != FileType::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        dir = found.attr.ino;
+    }
+    Ok(dir)
+}

@@ -1,0 +1,274 @@
+//! Sessions: what the server knows of each client.
+//!
+//! A client is known by the number that it chose. Its session begins with its first connection and ends when it had no
+//! connection for [`crate::Options::session`]. Then its files are closed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use varve_meta::{SessionId, Slots};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult, Handle, Vfs};
+use varve_wire::frame::Kind;
+use varve_wire::{Header, Notice};
+
+use crate::connection::Connection;
+
+/// The most sessions at once.
+pub(crate) const SESSIONS_MAX: usize = 16384;
+/// The most connections of one session.
+pub(crate) const CONNECTIONS_MAX: usize = 64;
+/// The number of slots of a session.
+pub(crate) const SLOTS: u32 = 256;
+/// The most open files of one session.
+const FILES_MAX: usize = 1 << 16;
+
+/// An open file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct File {
+    pub(crate) ino: InodeId,
+    pub(crate) handle: Handle,
+}
+
+/// Open files by the client's numbers, and how often each inode is open.
+#[derive(Default)]
+struct Files {
+    by_number: HashMap<u64, File>,
+    by_inode: HashMap<InodeId, u32>,
+}
+
+impl Files {
+    fn insert(&mut self, file: u64, opened: File) -> Option<File> {
+        let before = self.remove(file);
+        *self.by_inode.entry(opened.ino).or_default() += 1;
+        self.by_number.insert(file, opened);
+        before
+    }
+
+    fn remove(&mut self, file: u64) -> Option<File> {
+        let removed = self.by_number.remove(&file)?;
+        if let Some(count) = self.by_inode.get_mut(&removed.ino) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_inode.remove(&removed.ino);
+            }
+        }
+        Some(removed)
+    }
+}
+
+/// The session of one client.
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) client: [u64; 2],
+    /// What the client calls itself.
+    pub(crate) name: String,
+    /// The directory that the client sees as its root.
+    pub(crate) root: InodeId,
+    pub(crate) read_only: bool,
+    pub(crate) slots: Mutex<Slots>,
+    files: Mutex<Files>,
+    connections: Mutex<Vec<(u32, Arc<Connection>)>>,
+    /// When the client was last seen, in milliseconds.
+    pub(crate) seen_ms: AtomicU64,
+    /// How many requests it has made.
+    pub(crate) requests: AtomicU64,
+    notices: AtomicU64,
+}
+
+impl Session {
+    pub(crate) fn file(&self, file: u64) -> FsResult<File> {
+        self.files.lock().by_number.get(&file).copied().ok_or(FsError::BadHandle)
+    }
+
+    /// Keeps an open file under the client's number for it. Returns a file that had the number.
+    pub(crate) fn keep(&self, file: u64, opened: File) -> Option<File> {
+        self.files.lock().insert(file, opened)
+    }
+
+    /// Fails if the client has as many files open as it may have.
+    pub(crate) fn has_room(&self) -> FsResult<()> {
+        if self.files.lock().by_number.len() < FILES_MAX {
+            Ok(())
+        } else {
+            Err(FsError::NoSpace(format!("a client can have {FILES_MAX} files open")))
+        }
+    }
+
+    pub(crate) fn take(&self, file: u64) -> Option<File> {
+        self.files.lock().remove(file)
+    }
+
+    pub(crate) fn has_file(&self, file: u64) -> bool {
+        self.files.lock().by_number.contains_key(&file)
+    }
+
+    /// Returns whether the client has the inode open.
+    pub(crate) fn has_open(&self, ino: InodeId) -> bool {
+        self.files.lock().by_inode.contains_key(&ino)
+    }
+
+    pub(crate) fn open_files(&self) -> usize {
+        self.files.lock().by_number.len()
+    }
+
+    /// Adds a connection; false if there are too many.
+    fn connect(&self, number: u32, connection: &Arc<Connection>) -> bool {
+        let mut connections = self.connections.lock();
+        // One that the client has given up may not be known to have ended.
+        let before = connections.iter().position(|(other, _)| *other == number);
+        if let Some((_, before)) = before.map(|at| connections.swap_remove(at)) {
+            before.end();
+        }
+        if connections.len() >= CONNECTIONS_MAX {
+            return false;
+        }
+        connections.push((number, Arc::clone(connection)));
+        true
+    }
+
+    pub(crate) fn disconnect(&self, connection: &Arc<Connection>, now_ms: u64) {
+        self.seen_ms.store(now_ms, Ordering::Relaxed);
+        self.connections.lock().retain(|(_, other)| !Arc::ptr_eq(other, connection));
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.lock().len()
+    }
+
+    /// Sends an answer on `connection`, and keeps it if the request must not be executed again.
+    pub(crate) fn answer<T: Serialize>(
+        &self,
+        connection: &Connection,
+        header: Header,
+        (answer, data): (&T, &[u8]),
+        is_kept: bool,
+    ) {
+        let (slot, number) = (header.slot, header.number);
+        if is_kept {
+            let mut message = Vec::with_capacity(128);
+            varve_wire::encode(&mut message, header, answer, data);
+            self.slots.lock().end(slot, number, Some(&message));
+            connection.put_again(&message);
+        } else {
+            self.slots.lock().end(slot, number, None);
+            connection.put(header, answer, data);
+        }
+    }
+
+    /// Sends a notice on the client's connection 0, which it reads at all times. Returns its number; `None` if the client
+    /// is away.
+    pub(crate) fn notify(&self, notice: &Notice, epoch: u32) -> Option<u64> {
+        let number = self.notices.fetch_add(1, Ordering::Relaxed) + 1;
+        let connections = self.connections.lock();
+        let (_, connection) = connections.iter().find(|(number, _)| *number == 0)?;
+        let header = Header { number, ..Header::new(Kind::Notice, epoch) };
+        connection.put(header, notice, &[]);
+        match connection.flush() {
+            Ok(_) => Some(number),
+            Err(_) => {
+                connection.end();
+                None
+            }
+        }
+    }
+
+    /// Ends all connections.
+    pub(crate) fn end_connections(&self) {
+        self.connections.lock().iter().for_each(|(_, connection)| connection.end());
+    }
+
+    /// Closes all files.
+    pub(crate) fn close_files(&self, vfs: &dyn Vfs) {
+        let files = std::mem::take(&mut *self.files.lock());
+        for File { ino, handle } in files.by_number.into_values() {
+            if let Err(error) = vfs.release(ino, handle) {
+                log::error!("{}: inode {ino} is not closed as it should: {error}", self.name);
+            }
+        }
+    }
+}
+
+/// All sessions of a server.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    sessions: Mutex<HashMap<[u64; 2], Arc<Session>>>,
+    by_id: Mutex<HashMap<SessionId, Arc<Session>>>,
+    next: AtomicU32,
+}
+
+/// How a client introduces itself.
+pub(crate) struct Introduction<'a> {
+    pub(crate) client: [u64; 2],
+    /// Which of the client's connections it uses.
+    pub(crate) connection: u32,
+    pub(crate) name: &'a str,
+    pub(crate) root: InodeId,
+    pub(crate) read_only: bool,
+}
+
+impl Sessions {
+    /// Finds or begins the session of a client that has connected. Returns whether it was known. `None` if there are
+    /// too many sessions, or connections of it.
+    pub(crate) fn connect(
+        &self,
+        who: &Introduction<'_>,
+        connection: &Arc<Connection>,
+        now_ms: u64,
+    ) -> Option<(Arc<Session>, bool)> {
+        let mut sessions = self.sessions.lock();
+        if let Some(session) = sessions.get(&who.client) {
+            session.seen_ms.store(now_ms, Ordering::Relaxed);
+            return session
+                .connect(who.connection, connection)
+                .then(|| (Arc::clone(session), true));
+        }
+        if sessions.len() >= SESSIONS_MAX {
+            return None;
+        }
+        let session = Arc::new(Session {
+            id: SessionId(self.next.fetch_add(1, Ordering::Relaxed) + 1),
+            client: who.client,
+            name: who.name.chars().filter(|c| !c.is_control()).take(256).collect(),
+            root: who.root,
+            read_only: who.read_only,
+            slots: Mutex::new(Slots::new(SLOTS)),
+            files: Mutex::default(),
+            connections: Mutex::new(vec![(who.connection, Arc::clone(connection))]),
+            seen_ms: AtomicU64::new(now_ms),
+            requests: AtomicU64::new(0),
+            notices: AtomicU64::new(0),
+        });
+        sessions.insert(who.client, Arc::clone(&session));
+        self.by_id.lock().insert(session.id, Arc::clone(&session));
+        Some((session, false))
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<Arc<Session>> {
+        self.by_id.lock().get(&id).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.sessions.lock().values().cloned().collect()
+    }
+
+    /// Removes the sessions of clients that were last seen before `since_ms` and have no connection.
+    pub(crate) fn take_lost(&self, since_ms: u64) -> Vec<Arc<Session>> {
+        let mut sessions = self.sessions.lock();
+        let is_lost = |session: &Arc<Session>| {
+            session.connections() == 0
+                && session.seen_ms.load(Ordering::Relaxed) < since_ms
+                && !session.slots.lock().is_busy()
+        };
+        let lost: Vec<_> = sessions.values().filter(|session| is_lost(session)).cloned().collect();
+        let mut by_id = self.by_id.lock();
+        for session in &lost {
+            sessions.remove(&session.client);
+            by_id.remove(&session.id);
+        }
+        lost
+    }
+}
