@@ -6,8 +6,8 @@ use bytes::Bytes;
 use varve_types::{FileFlags, FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, SetIdTaken, StatFs, TreeLimits,
-    TreeQuota, TreeUsage, Vfs, Written, XattrMode,
+    Keep, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, SetIdTaken, StatFs,
+    TreeLimits, TreeQuota, TreeUsage, Vfs, Written, XattrMode,
 };
 use varve_wire::answer::Listed;
 use varve_wire::request;
@@ -87,14 +87,15 @@ impl Client {
     fn attr(&self, attr: &attr::Attr, sent: Sent) -> FsResult<Attr> {
         let keep = self.inner.leases.left(sent, attr.keep_ms);
         let attr = attr.get().ok_or_else(|| FsError::Storage("an unknown type of file".into()))?;
-        Ok(Attr { is_fleeting: keep.is_zero(), ..attr })
+        Ok(Attr { keep: Keep::For(keep), ..attr })
     }
 
     /// Counts the lookup of an entry.
     fn found(&self, entry: &attr::Entry, sent: Sent) -> FsResult<Entry> {
         let attr = self.attr(&entry.attr, sent)?;
         self.inner.nodes.note(entry.attr.ino, entry.place);
-        Ok(Entry { attr })
+        let keep = Keep::For(self.inner.leases.left(sent, entry.keep_ms));
+        Ok(Entry { attr, keep })
     }
 
     fn entry(&self, request: &Request<'_>, data: &[u8]) -> FsResult<Entry> {
@@ -409,6 +410,7 @@ impl Vfs for Client {
                     name: listed.name,
                     cookie: listed.cookie,
                     attr: attr.map(|(attr, _)| attr),
+                    keep: Keep::Never,
                 };
                 if !emit(&entry) {
                     return Ok(());

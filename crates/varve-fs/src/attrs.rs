@@ -6,7 +6,7 @@ use varve_namespace::attrs::{self, check_set, stored_attr};
 use varve_schema::acl::AclCaller;
 use varve_schema::{FileKind, Inode};
 use varve_types::{InodeId, Timestamp};
-use varve_vfs::{AccessMode, Attr, Caller, FsError, FsResult, SetAttr};
+use varve_vfs::{AccessMode, Attr, Caller, FsError, FsResult, Keep, SetAttr};
 
 use crate::fs::VarveFs;
 use crate::held::Held;
@@ -23,8 +23,9 @@ impl VarveFs {
         let mut attr = stored_attr(inode);
         if inode.content.is_dirty() {
             // Before the object is looked at: whoever writes to it elsewhere may close it meanwhile.
-            attr.is_fleeting =
-                self.is_written_elsewhere(inode)? || self.may_change_in_memory(inode.ino);
+            if self.is_written_elsewhere(inode)? || self.may_change_in_memory(inode.ino) {
+                attr.keep = Keep::Never;
+            }
             let stat = self.object_stat(inode.ino)?;
             attr.size = stat.len;
             attr.blocks = stat.allocated.div_ceil(512);

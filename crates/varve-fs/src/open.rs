@@ -226,7 +226,7 @@ impl VarveFs {
             match self.open_asking(entry.attr.ino, flags, true) {
                 Ok(opened) => {
                     let attr = self.attr(&self.read_inode(entry.attr.ino)?)?;
-                    return Ok((Entry { attr }, opened));
+                    return Ok((Entry::of(attr), opened));
                 }
                 Err(error) => {
                     self.do_forget(entry.attr.ino, 1)?;
@@ -263,7 +263,7 @@ impl VarveFs {
         };
         let opened = self.add_counted_handle(&node, flags, has_descriptor);
         let attr = held.and_then(|held| self.attr(&held.inode)).unwrap_or(entry.attr);
-        Ok((Entry { attr }, opened))
+        Ok((Entry::of(attr), opened))
     }
 
     /// Notes why the kernel does not get a new file to write to; that it does not.
@@ -296,7 +296,7 @@ impl VarveFs {
         self.session.inodes.mark_orphan(inode.ino, true)?;
         node.state().linkable = !flags.exclusive;
         let opened = self.add_handle(&node, flags, false);
-        Ok((Entry { attr: self.attr(&inode)? }, opened))
+        Ok((Entry::of(self.attr(&inode)?), opened))
     }
 
     pub(crate) fn do_with_passthrough(

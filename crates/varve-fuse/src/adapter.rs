@@ -89,6 +89,8 @@ struct Call<'a> {
 /// Serves the kernel's requests by a `Vfs`.
 pub(crate) struct Adapter {
     vfs: Arc<dyn Vfs>,
+    /// The file system has to know when answers have reached the kernel.
+    follows_answers: bool,
     options: SessionOptions,
     agreement: Agreement,
     backing: BackingTable,
@@ -119,6 +121,7 @@ impl Adapter {
         let (parked, arrivals, listers) = (Parked::default(), Arc::default(), Listers::default());
         let (astray, meters) = (Arc::default(), Arc::default());
         Adapter {
+            follows_answers: vfs.follows_answers(),
             vfs,
             options,
             agreement,
@@ -217,6 +220,19 @@ impl Adapter {
     /// Returns the answer to a request that has failed.
     pub(crate) fn failed(&self, header: &Header, error: &FsError) -> Answer {
         Answer::Errno(errno(opcode_name(header.opcode), error))
+    }
+
+    /// Returns whether the file system has to know when answers have reached the kernel.
+    pub(crate) fn follows_answers(&self) -> bool {
+        self.follows_answers
+    }
+
+    /// Says that the calling thread holds no answer any more. REQUIRES: the kernel has the answer of each request that
+    /// this thread has served, or another thread will make it.
+    pub(crate) fn delivered(&self) {
+        if self.follows_answers {
+            self.vfs.delivered();
+        }
     }
 
     /// Returns the counts of requests.
@@ -372,8 +388,24 @@ impl Adapter {
                 Err(panicked) => panicked,
             };
             meters.answered(opcode, began.elapsed(), &answer);
-            origin.reply(unique, answer, &mut Reply::new());
+            deliver(&*vfs, &origin, unique, answer, &mut Reply::new());
             drop(hold);
         })
+    }
+}
+
+/// Answers request `unique` on a thread other than the one that took it, and says so to the file system if it has to
+/// know.
+pub(crate) fn deliver(
+    vfs: &dyn Vfs,
+    origin: &Origin,
+    unique: u64,
+    answer: Answer,
+    reply: &mut Reply,
+) {
+    origin.reply(unique, answer, reply);
+    if vfs.follows_answers() {
+        origin.wait_until_taken();
+        vfs.delivered();
     }
 }

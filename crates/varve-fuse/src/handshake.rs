@@ -114,6 +114,9 @@ fn answer(
     if options.xattr {
         wanted |= FUSE_SETXATTR_EXT;
     }
+    if options.auto_invalidate {
+        wanted |= FUSE_AUTO_INVAL_DATA;
+    }
     // With this capability the kernel checks permissions, whatever the mount says.
     if options.xattr && options.acl && !root_alone {
         wanted |= FUSE_POSIX_ACL;

@@ -5,11 +5,13 @@
 //! | len u32 | code i32 | 0 u64 |                                     before each
 //! inode (2): | ino u64 | offset i64 | length i64 |                   its attributes and all its bytes
 //! name (3):  | directory u64 | length u32 | flags u32 | name | 0 |
+//! all names (8): nothing
 //! ```
 //!
 //! With an offset below 0 the kernel keeps the bytes of the inode. To forget a name the kernel takes its lock of the
 //! directory, and to forget bytes its locks of pages. So a caller must hold no lock for which a request could wait,
-//! and must not be a thread that serves requests. Any thread may send a notice about attributes alone.
+//! and must not be a thread that serves requests. Any thread may send a notice about attributes alone, or about all
+//! names.
 
 use std::io;
 
@@ -20,6 +22,7 @@ use crate::device::Device;
 
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
+const INC_EPOCH: i32 = 8;
 /// The length of the header before the body.
 const HEADER_BYTES: usize = 16;
 
@@ -75,6 +78,20 @@ impl Notifier {
         // Not before the names: the kernel would keep a listing that was read before and arrived after this notice. A
         // notice about a name waits until listings under way have ended.
         told.and(self.inode_changed(dir))
+    }
+
+    /// Tells the kernel that every name that it knows may stand for another inode now, or for none. It asks for each
+    /// name again when a program next uses it; attributes and bytes in its caches stay. False if this kernel does not
+    /// know the notice (before Linux 6.16): then names that change elsewhere need a notice each, or must not be kept.
+    ///
+    /// A name that the kernel asks for anew loses what is mounted on it or below it (`d_invalidate` in its
+    /// fs/dcache.c), even if the name still stands for the same directory.
+    pub fn names_dropped(&self) -> io::Result<bool> {
+        match self.send(INC_EPOCH, &[]) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the kernel's number of `ino`.

@@ -37,12 +37,15 @@ pub struct SessionOptions {
     pub give_way: bool,
     /// Give each reader of /dev/fuse a descriptor of its own (FUSE_DEV_IOC_CLONE).
     pub clone_device: bool,
-    /// How long the kernel may cache the inode of a name.
+    /// How long the kernel may cache the inode of a name. The file system may say less ([`varve_vfs::Entry::keep`]).
     pub entry_timeout: Duration,
     /// How long the kernel may cache that a name is absent.
     pub negative_timeout: Duration,
-    /// How long the kernel may cache attributes.
+    /// How long the kernel may cache attributes. The file system may say less ([`varve_vfs::Attr::keep`]).
     pub attr_timeout: Duration,
+    /// Have the kernel drop the cached bytes of a file when it learns of another size or time of last change
+    /// (FUSE_AUTO_INVAL_DATA), for a file system whose files change elsewhere without a notice about each.
+    pub auto_invalidate: bool,
     /// Let the kernel read and write large files without this program.
     pub passthrough: bool,
     /// Serve extended attributes. Without this the kernel stops asking for them, which saves a round trip at the
@@ -64,8 +67,8 @@ pub struct SessionOptions {
 }
 
 /// Long enough to mean for ever, because the kernel's caches do not go stale. [`crate::Notifier`] tells the kernel
-/// what changes by another way than through its mount. Attributes that may change without a notice are not cached
-/// ([`varve_vfs::Attr::is_fleeting`]).
+/// what changes by another way than through its mount. What may change without a notice is cached no longer than the
+/// file system says ([`varve_vfs::Keep`]).
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Default for SessionOptions {
@@ -80,6 +83,7 @@ impl Default for SessionOptions {
             entry_timeout: TIMEOUT_DEFAULT,
             negative_timeout: TIMEOUT_DEFAULT,
             attr_timeout: TIMEOUT_DEFAULT,
+            auto_invalidate: false,
             passthrough: true,
             xattr: true,
             acl: true,

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use varve_vfs::{Blocked, FsError};
 
-use crate::adapter::{Adapter, Checked};
+use crate::adapter::{Adapter, Checked, deliver};
 use crate::answer::{Answer, unless_it_panics};
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Header;
@@ -174,7 +174,7 @@ fn is_answered(
         }
     };
     adapter.meters().answered(opcode, waiting.since.elapsed(), &answer);
-    waiting.origin.reply(waiting.header.unique, answer, reply);
+    deliver(adapter.vfs(), &waiting.origin, waiting.header.unique, answer, reply);
     true
 }
 

@@ -3,7 +3,7 @@
 use varve_schema::{Content, FileKind, Inode};
 use varve_types::Timestamp;
 use varve_types::limits::FILE_BYTES_MAX;
-use varve_vfs::{Attr, Caller, FileType, FsError, FsResult, SetAttr, SetIdTaken, SetTime};
+use varve_vfs::{Attr, Caller, FileType, FsError, FsResult, Keep, SetAttr, SetIdTaken, SetTime};
 
 use crate::flags::check_sets;
 use crate::{Changes, Rows, acl, xattr};
@@ -66,7 +66,7 @@ pub fn stored_attr(inode: &Inode) -> Attr {
         mtime: times.mtime,
         ctime: times.ctime,
         btime: times.btime,
-        is_fleeting: false,
+        keep: Keep::Forever,
     };
     match &inode.content {
         Content::Directory(dir) => {

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 use varve_meta::Learned;
 use varve_types::InodeId;
-use varve_vfs::{Attr, Entry, FileType, FsError, FsResult, Vfs, in_time, insist};
+use varve_vfs::{Attr, Entry, FileType, FsError, FsResult, Keep, Vfs, in_time, insist};
 use varve_wire::answer::Answer;
 use varve_wire::{Cached, Failure, Node, Request, attr};
 
@@ -210,9 +210,12 @@ impl Call<'_> {
 
     fn attr(&self, attr: &Attr, learned: Learned) -> attr::Attr {
         let object = Cached::Inode(attr.ino.get());
-        let keep_ms = match attr.is_fleeting {
-            true => 0,
-            false => self.service.changes.grant(&object, self.session.id, learned),
+        let keep_ms = match attr.keep {
+            Keep::Never => 0,
+            // The file systems that are served keep attributes for ever or not at all.
+            Keep::Forever | Keep::For(_) => {
+                self.service.changes.grant(&object, self.session.id, learned)
+            }
         };
         attr::Attr::new(attr, keep_ms)
     }

@@ -1,5 +1,7 @@
 //! The attributes of an inode as front ends see them.
 
+use std::time::Duration;
+
 use varve_types::{InodeId, Timestamp};
 
 /// What kind of object an inode is.
@@ -50,6 +52,29 @@ impl FileType {
     }
 }
 
+/// For how long a front end may go by an answer without asking again. A notice that the answer no longer holds ends
+/// the time early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Until a notice.
+    Forever,
+    /// For this long since the answer was given. After that it may change without a notice.
+    For(Duration),
+    /// Not at all: it may change at any moment without a notice.
+    Never,
+}
+
+impl Keep {
+    /// Returns for how long a front end keeps the answer that keeps nothing for longer than `max`.
+    pub fn at_most(self, max: Duration) -> Duration {
+        match self {
+            Keep::Forever => max,
+            Keep::For(time) => time.min(max),
+            Keep::Never => Duration::ZERO,
+        }
+    }
+}
+
 /// The attributes of one inode: `struct stat` with a birth time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
@@ -79,8 +104,8 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
-    /// The attributes may change without a notice to the front end, so it has to ask for them each time.
-    pub is_fleeting: bool,
+    /// For how long a front end may go by these attributes without asking again.
+    pub keep: Keep,
 }
 
 /// What lies below a directory, without the directory itself.

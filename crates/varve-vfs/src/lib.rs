@@ -10,7 +10,7 @@ mod locks;
 mod ops;
 mod place;
 
-pub use attr::{Attr, FileType, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsage};
+pub use attr::{Attr, FileType, Keep, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsage};
 pub use error::{Blocked, FsError, FsResult};
 pub use locks::{in_time, insist};
 pub use ops::{

@@ -13,7 +13,8 @@ use bytes::Bytes;
 use varve_types::{FileFlags, FileName, InodeId};
 
 use crate::{
-    Attr, Blocked, FileType, FsError, FsResult, Place, SetAttr, TreeLimits, TreeQuota, TreeUsage,
+    Attr, Blocked, FileType, FsError, FsResult, Keep, Place, SetAttr, TreeLimits, TreeQuota,
+    TreeUsage,
 };
 
 /// The user who makes a call. The front end checks permissions if it can. (The kernel does, except on mounts of root
@@ -42,8 +43,17 @@ pub struct Handle(pub u64);
 /// `attr.ino`, which the front end takes back with [`Vfs::forget`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Returns the attributes.
+    /// The attributes.
     pub attr: Attr,
+    /// For how long a front end may take the name to stand for this inode without asking again.
+    pub keep: Keep,
+}
+
+impl Entry {
+    /// A name that stands for this inode until a notice says otherwise.
+    pub const fn of(attr: Attr) -> Entry {
+        Entry { attr, keep: Keep::Forever }
+    }
 }
 
 /// How a file is opened.
@@ -119,6 +129,9 @@ pub struct DirEntry<'a> {
     /// The attributes if the call asked for them, except of `.` and `..`. Each accepted entry with attributes counts
     /// as a lookup.
     pub attr: Option<Attr>,
+    /// For how long a front end may take the name to stand for this inode, as [`Entry::keep`] says. Nothing depends on
+    /// it without attributes.
+    pub keep: Keep,
 }
 
 /// How [`Vfs::rename`] treats an existing target.
@@ -537,6 +550,18 @@ pub trait Vfs: Send + Sync {
     fn may_appear(&self, parent: InodeId, _name: FileName<'_>) -> bool {
         parent.is_synthetic()
     }
+
+    /// Returns whether the file system has to know when answers have reached the front end's clients
+    /// ([`Vfs::delivered`]).
+    fn follows_answers(&self) -> bool {
+        false
+    }
+
+    /// Says that the calling thread holds no answer any more: all that its calls have returned has been handed to the
+    /// front end's client (the kernel), or will not be. The front end calls this after each request, on the thread
+    /// that made the calls for it, if [`Vfs::follows_answers`]. So a file system that takes a promise back can wait
+    /// until answers that rest on the promise have arrived, and can then tell the client.
+    fn delivered(&self) {}
 
     /// Waits until the file system that belongs on `ino` is mounted there, and returns `Stale`: the path has to be
     /// walked again. Another error says why the file system is not mounted.

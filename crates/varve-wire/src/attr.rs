@@ -1,5 +1,7 @@
 //! Attributes and arguments of calls as parts of messages.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use varve_types::{InodeId, Timestamp};
 use varve_vfs as vfs;
@@ -64,7 +66,10 @@ impl Attr {
             mtime,
             ctime,
             btime,
-            is_fleeting: self.keep_ms == 0,
+            keep: match self.keep_ms {
+                0 => vfs::Keep::Never,
+                ms => vfs::Keep::For(Duration::from_millis(u64::from(ms))),
+            },
         })
     }
 }

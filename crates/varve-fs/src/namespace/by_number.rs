@@ -52,7 +52,7 @@ impl VarveFs {
         walk: bool,
     ) -> FsResult<Entry> {
         if ino.is_synthetic() {
-            return Ok(Entry { attr: self.attr(&self.read_inode(ino)?)? });
+            return Ok(Entry::of(self.attr(&self.read_inode(ino)?)?));
         }
         // The first ids stand for rows that are none of inodes.
         if RowKey::inode(ino).meta_kind() != MetaRow::Inode(ino) {
@@ -88,7 +88,7 @@ impl VarveFs {
             Some(inode) if inode.nlink > 0 => {
                 let attr = self.attr(&inode)?;
                 self.session.inodes.note_lookup(ino, place)?;
-                Ok(Some(Entry { attr }))
+                Ok(Some(Entry::of(attr)))
             }
             Some(_) => Err(FsError::Stale),
             None => Ok(None),

@@ -82,7 +82,7 @@ impl VarveFs {
         self.commit(&mut decision.changes)?;
         let Created { inode, place } = created;
         let then = then(inode.ino, place);
-        Ok((Entry { attr: self.attr(&inode)? }, then))
+        Ok((Entry::of(self.attr(&inode)?), then))
     }
 
     pub(crate) fn do_link(
@@ -115,7 +115,7 @@ impl VarveFs {
         if inode.nlink == 1 && inode.content.is_dirty() {
             self.settle_unwritten(ino);
         }
-        Ok(Entry { attr: self.attr(&inode)? })
+        Ok(Entry::of(self.attr(&inode)?))
     }
 
     pub(crate) fn remove_name(

@@ -94,7 +94,7 @@ impl VarveFs {
             }
         };
         self.session.inodes.note_lookup(attr.ino, place)?;
-        Ok(Entry { attr })
+        Ok(Entry::of(attr))
     }
 
     pub(crate) fn do_lookup_parent(&self, dir: InodeId) -> FsResult<Entry> {
@@ -103,6 +103,6 @@ impl VarveFs {
         let _guards = self.lock_rows(&[RowKey::inode(info.parent)])?;
         let attr = self.attr(&self.dir_row(info.parent)?)?;
         self.session.inodes.note_lookup(attr.ino, InodeLocation::Own)?;
-        Ok(Entry { attr })
+        Ok(Entry::of(attr))
     }
 }

@@ -15,7 +15,7 @@ use varve_engine::KeyRange;
 use varve_namespace::attrs::file_type;
 use varve_schema::{Body, Content, EntryRow, InodeLocation, Listed, META, Named, RowKey};
 use varve_types::InodeId;
-use varve_vfs::{Attr, DirEntry, FileType, FsResult};
+use varve_vfs::{Attr, DirEntry, FileType, FsResult, Keep};
 
 use crate::error;
 use crate::fs::VarveFs;
@@ -42,7 +42,14 @@ impl VarveFs {
         let dots: [(u64, InodeId, &[u8]); 2] =
             [(COOKIE_SELF, ino, b"."), (COOKIE_PARENT, info.parent, b"..")];
         for (dot, ino, name) in dots {
-            let entry = DirEntry { ino, kind: FileType::Directory, name, cookie: dot, attr: None };
+            let entry = DirEntry {
+                ino,
+                kind: FileType::Directory,
+                name,
+                cookie: dot,
+                attr: None,
+                keep: Keep::Forever,
+            };
             if cookie < dot && !emit(&entry) {
                 return Ok(());
             }
@@ -142,7 +149,7 @@ impl VarveFs {
 fn entry_of(key: RowKey, listed: Listed<'_>) -> DirEntry<'_> {
     let Listed { slot, name, ino, kind } = listed;
     let cookie = key.suffix() | u64::from(slot);
-    DirEntry { ino, kind: file_type(kind), name, cookie, attr: None }
+    DirEntry { ino, kind: file_type(kind), name, cookie, attr: None, keep: Keep::Forever }
 }
 
 /// Emits the names of a row behind `cookie`; false once one was not taken.

@@ -52,7 +52,7 @@ impl VarveFs {
             return Err(FsError::NotFound);
         }
         let inode = self.synthetic(SyntheticId::Below(dir).id()).ok_or(FsError::NotFound)?;
-        Ok(Entry { attr: self.attr(&inode)? })
+        Ok(Entry::of(self.attr(&inode)?))
     }
 
     /// Whether `name`, which is not in `parent`, may come to be there without anybody making it.

@@ -22,7 +22,7 @@ mod links;
 use varve_namespace::attrs::file_type;
 use varve_schema::{Content, DirInfo, Inode, Times};
 use varve_types::{FileFlags, FileName, InodeId, Timestamp};
-use varve_vfs::{DirEntry, Entry, FileType, FsError, FsResult};
+use varve_vfs::{DirEntry, Entry, FileType, FsError, FsResult, Keep};
 
 use crate::epoch::Epoch;
 use crate::fs::VarveFs;
@@ -99,7 +99,7 @@ impl VarveFs {
             (Some(_), _) => Err(FsError::NotFound),
         };
         let inode = found.and_then(|what| self.synthetic(what.id()).ok_or(FsError::NotFound));
-        Some(inode.and_then(|inode| Ok(Entry { attr: self.attr(&inode)? })))
+        Some(inode.and_then(|inode| Ok(Entry::of(self.attr(&inode)?))))
     }
 
     fn place(&self, kind: ViewKind, name: &[u8]) -> FsResult<SyntheticId> {
@@ -202,7 +202,7 @@ impl VarveFs {
         let dots = [(dir, "."), (info.parent, "..")];
         for (at, (ino, name)) in (1..).zip(dots).filter(|(at, _)| *at > cookie) {
             let (kind, name) = (FileType::Directory, name.as_bytes());
-            if !emit(&DirEntry { ino, kind, name, cookie: at, attr: None }) {
+            if !emit(&DirEntry { ino, kind, name, cookie: at, attr: None, keep: Keep::Forever }) {
                 return Ok(());
             }
         }
@@ -215,7 +215,7 @@ impl VarveFs {
             };
             let (kind, name) = (file_type(what.kind()), name.as_bytes());
             let cookie = DOTS_END + 1 + number;
-            if !emit(&DirEntry { ino: what.id(), kind, name, cookie, attr }) {
+            if !emit(&DirEntry { ino: what.id(), kind, name, cookie, attr, keep: Keep::Forever }) {
                 break;
             }
         }

@@ -12,7 +12,7 @@ use varve_fs::{CommitError, FormatOptions, Isolation, MountOptions, TransactionO
 use varve_testkit::PATIENCE;
 use varve_testkit::hooked::{Before, HookedEnv, Hooks};
 use varve_types::InodeId;
-use varve_vfs::{Caller, FsError, FsResult, RenameMode, SetAttr, Vfs, XattrMode};
+use varve_vfs::{Caller, FsError, FsResult, Keep, RenameMode, SetAttr, Vfs, XattrMode};
 
 use crate::concurrent::assert_sound;
 use crate::crash::{STORE, open, sim_store};
@@ -131,7 +131,7 @@ fn a_stat_of_a_large_file_that_the_transaction_writes_opens_nothing() {
     view.write(file, handle, 0, &[2; LARGE], false).unwrap();
     let before = env.count_of(SimOp::Open);
     let attr = view.getattr(file).unwrap();
-    assert_eq!((attr.size, attr.is_fleeting), (LARGE as u64, false));
+    assert_eq!((attr.size, attr.keep), (LARGE as u64, Keep::Forever));
     assert_eq!(env.count_of(SimOp::Open), before);
     view.release(file, handle).unwrap();
 }

@@ -126,6 +126,9 @@ impl Adapter {
             {
                 log::warn!("cannot mount a view: {error}");
             }
+            if vfs.follows_answers() {
+                vfs.delivered();
+            }
         }));
         Err(FsError::Stale)
     }

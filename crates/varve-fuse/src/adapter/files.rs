@@ -33,7 +33,7 @@ impl Adapter {
         }
         if matches!(route, Route::Straight(_)) && flags.read && flags.write {
             // The kernel's times do not hold any more when a program changes mapped memory
-            // ([`varve_vfs::Attr::is_fleeting`]).
+            // ([`varve_vfs::Keep::Never`]).
             self.tell_of_attributes(call.origin, ino);
         }
         let flags = match route {
@@ -72,9 +72,9 @@ impl Adapter {
     }
 
     /// Answers a request that has made a file and opened it.
-    fn created(&self, call: &mut Call<'_>, (Entry { attr }, opened): (Entry, Opened)) -> Answer {
-        let route = self.route(call.origin.device(), attr.ino, opened);
-        call.reply.entry_out(self.validity(&attr), &attr);
+    fn created(&self, call: &mut Call<'_>, (entry, opened): (Entry, Opened)) -> Answer {
+        let route = self.route(call.origin.device(), entry.attr.ino, opened);
+        call.reply.entry_out(self.validity(&entry), &entry.attr);
         call.reply.open_out(open_out(opened, 0, &route));
         Answer::Body
     }

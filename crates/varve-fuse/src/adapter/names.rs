@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use varve_types::InodeId;
-use varve_vfs::{Attr, Entry, FileType, FsError, FsResult, Vfs, insist};
+use varve_vfs::{Attr, Entry, FileType, FsError, FsResult, Keep, Vfs, insist};
 
 use super::{Adapter, Call, DONE, Served};
 use crate::answer::Answer;
@@ -22,36 +22,36 @@ use crate::protocol::request::{Mknod, Read, Rename};
 
 impl Adapter {
     /// Returns how long the kernel may cache a name and its attributes.
-    pub(super) fn validity(&self, attr: &Attr) -> Validity {
-        Validity { entry: self.entry_validity(attr.ino), attr: self.attr_validity(attr) }
+    pub(super) fn validity(&self, Entry { attr, keep }: &Entry) -> Validity {
+        Validity { entry: self.entry_validity(attr.ino, *keep), attr: self.attr_validity(attr) }
     }
 
     /// Returns how long the kernel may cache a name whose attributes are not known yet.
     pub(super) fn name_validity(&self, ino: InodeId) -> Validity {
         let attr = if self.is_fleeting(ino) { Duration::ZERO } else { self.options.attr_timeout };
-        Validity { entry: self.entry_validity(ino), attr }
+        Validity { entry: self.entry_validity(ino, Keep::Forever), attr }
     }
 
-    /// Returns how long the kernel may cache a name.
-    fn entry_validity(&self, ino: InodeId) -> Duration {
+    /// Returns how long the kernel may cache a name that the file system allows to `keep`.
+    fn entry_validity(&self, ino: InodeId, keep: Keep) -> Duration {
         // On a mount without checks of permissions the kernel sends no request about a place before it asks for a
         // name in it, and the second walk (see [`super::arrivals`]) must find what the first has learned. It asks
         // again in any case.
         let is_kept = self.agreement.root_alone() && self.is_awaited(ino);
         let asks_again = self.is_fleeting(ino) && !is_kept;
-        if asks_again { Duration::ZERO } else { self.options.entry_timeout }
+        if asks_again { Duration::ZERO } else { keep.at_most(self.options.entry_timeout) }
     }
 
     /// Returns how long the kernel may cache attributes. It may not where another mount will appear, where a name
     /// disappears by itself, or where attributes change without this mount.
     pub(super) fn attr_validity(&self, attr: &Attr) -> Duration {
-        let asks_again = attr.is_fleeting || self.is_fleeting(attr.ino);
-        if asks_again { Duration::ZERO } else { self.options.attr_timeout }
+        let keep = if self.is_fleeting(attr.ino) { Keep::Never } else { attr.keep };
+        keep.at_most(self.options.attr_timeout)
     }
 
     /// Answers a request that has found or made a name.
-    fn entry(&self, call: &mut Call<'_>, Entry { attr }: Entry) -> Answer {
-        call.reply.entry_out(self.validity(&attr), &attr);
+    fn entry(&self, call: &mut Call<'_>, entry: Entry) -> Answer {
+        call.reply.entry_out(self.validity(&entry), &entry.attr);
         Answer::Body
     }
 
@@ -92,14 +92,13 @@ impl Adapter {
     fn lookup_by_handle(&self, call: &Call<'_>, parent: bool) -> Answer {
         let (ino, root, timeout) = (call.ino, self.root(), self.options.attr_timeout);
         let work = move |vfs: &dyn Vfs| {
-            let Entry { attr } = unblocked(vfs, || match parent {
+            let Entry { attr, keep: _ } = unblocked(vfs, || match parent {
                 true => vfs.lookup_parent(ino),
                 false => vfs.lookup_inode(ino),
             })?;
             let node = if attr.ino == root { InodeId::ROOT } else { attr.ino };
-            let attr_valid = if attr.is_fleeting { Duration::ZERO } else { timeout };
             let mut reply = Reply::new();
-            let valid = Validity { entry: Duration::ZERO, attr: attr_valid };
+            let valid = Validity { entry: Duration::ZERO, attr: attr.keep.at_most(timeout) };
             reply.entry_of(node.get(), valid, &attr);
             Ok(Bytes::copy_from_slice(reply.body()))
         };
@@ -167,8 +166,8 @@ impl Adapter {
         let with_attr = self.wants_attributes(call, request.offset);
         let reply = &mut *call.reply;
         let listed = self.vfs.readdir(call.ino, request.offset, with_attr, &mut |entry| {
-            let valid = match &entry.attr {
-                Some(attr) => self.validity(attr),
+            let valid = match entry.attr {
+                Some(attr) => self.validity(&Entry { attr, keep: entry.keep }),
                 None => self.name_validity(entry.ino),
             };
             reply.direntplus(limit, valid, entry)

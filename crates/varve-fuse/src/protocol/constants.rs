@@ -93,6 +93,7 @@ numbers! { u64:
     FUSE_EXPORT_SUPPORT = 1 << 4,
     FUSE_BIG_WRITES = 1 << 5,
     FUSE_DONT_MASK = 1 << 6,
+    FUSE_AUTO_INVAL_DATA = 1 << 12,
     FUSE_DO_READDIRPLUS = 1 << 13,
     FUSE_READDIRPLUS_AUTO = 1 << 14,
     FUSE_PARALLEL_DIROPS = 1 << 18,

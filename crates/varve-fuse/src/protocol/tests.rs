@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use varve_testkit::rng::Rng;
 use varve_types::{InodeId, Timestamp};
-use varve_vfs::{Attr, DirEntry, FileType, StatFs};
+use varve_vfs::{Attr, DirEntry, FileType, Keep, StatFs};
 
 use super::constants::*;
 use super::reply::{InitOut, OpenOut, Reply, Validity, header};
@@ -291,7 +291,7 @@ fn attr() -> Attr {
         mtime: time(-1),
         ctime: time(9),
         btime: time(10),
-        is_fleeting: false,
+        keep: Keep::Forever,
     }
 }
 
@@ -394,6 +394,7 @@ fn listings_are_padded_and_stop_at_the_limit() {
         name,
         cookie: 42,
         attr,
+        keep: Keep::Forever,
     };
     let ino = 0x0102_0304_0506_0708;
     let dirent = fields! { u64: ino, 42; u32: 3, 2; => b"abc\0\0\0\0\0" };

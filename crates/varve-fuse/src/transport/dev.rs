@@ -68,8 +68,8 @@ fn serve_one(
     let began = meter.begin();
     let answer = adapter.serve(origin, &header, body, reply);
     meter.end(header.opcode, began, &answer);
-    if matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET | FUSE_INTERRUPT) {
-        return;
+    if !matches!(header.opcode, FUSE_FORGET | FUSE_BATCH_FORGET | FUSE_INTERRUPT) {
+        origin.reply(header.unique, answer, reply);
     }
-    origin.reply(header.unique, answer, reply);
+    adapter.delivered();
 }

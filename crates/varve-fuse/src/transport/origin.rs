@@ -45,6 +45,16 @@ impl Origin {
         }
     }
 
+    /// Waits until the kernel has the answer of this request, or the connection has ended. REQUIRES: as for
+    /// [`Origin::reply`], which has answered it.
+    pub(crate) fn wait_until_taken(&self) {
+        match self {
+            // The write that answers hands it over.
+            Origin::Device(_) => {}
+            Origin::Ring { mailbox, .. } => mailbox.wait_until_taken(),
+        }
+    }
+
     /// Answers request `unique`. Any thread may call this for a request from the descriptor; for a request from a
     /// ring, any thread except the ring's own.
     pub(crate) fn reply(&self, unique: u64, answer: Answer, reply: &mut Reply) {

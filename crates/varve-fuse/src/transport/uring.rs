@@ -115,11 +115,20 @@ impl Queue {
                     Arrival::Request(entry) => {
                         pulse.beat();
                         awaited |= self.serve_one((adapter, &mut meter), entry, &mut reply)?;
+                        if adapter.follows_answers() {
+                            // Now, because the next system call may wait for a request.
+                            self.ring.submit()?;
+                            adapter.delivered();
+                        }
                     }
                     Arrival::Watched => {
                         awaited = true;
                         for LateAnswer { entry, unique, errno, body } in self.mailbox.take() {
                             self.commit(entry, unique, errno, &body)?;
+                        }
+                        if adapter.follows_answers() {
+                            self.ring.submit()?;
+                            self.mailbox.handed_over();
                         }
                         self.ring.watch(self.mailbox.wakes())?;
                     }
@@ -191,6 +200,12 @@ impl Queue {
         {
             self.ring.trim(entry, keep);
         }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.mailbox.close();
     }
 }
 

@@ -14,5 +14,7 @@ mod objectfs;
 mod oracle;
 mod passthrough;
 mod protocol;
+mod remote;
+mod remotefs;
 mod support;
 mod transports;

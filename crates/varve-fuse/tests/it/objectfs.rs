@@ -106,6 +106,7 @@ impl Locks {
     }
 }
 
+/// Methods of a [`Vfs`] that pass calls on to the file system in `inner`.
 macro_rules! to_inner {
     ($(fn $name:ident(&self $(, $argument:ident: $type:ty)*) -> $result:ty;)*) => {$(
         fn $name(&self, $($argument: $type),*) -> $result {
@@ -113,6 +114,8 @@ macro_rules! to_inner {
         }
     )*};
 }
+
+pub(crate) use to_inner;
 
 fn storage(error: std::io::Error) -> FsError {
     FsError::Storage(error.to_string())
@@ -270,7 +273,7 @@ impl Vfs for ObjectFs {
         }
         self.lookups.fetch_add(1, Ordering::Relaxed);
         let entry = self.inner.lookup(parent, name)?;
-        Ok(Entry { attr: self.with_object(entry.attr)? })
+        Ok(Entry { attr: self.with_object(entry.attr)?, ..entry })
     }
 
     fn getattr(&self, ino: InodeId) -> FsResult<Attr> {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use varve_fuse::{
-    Ended, MountError, MountMethod, MountOptions, NoUring, PauseHandle, Paused, Session,
+    Ended, MountError, MountMethod, MountOptions, NoUring, Notifier, PauseHandle, Paused, Session,
     SessionError, SessionOptions, StopHandle, Transport, UnmountError, UnmountMode, mount, unmount,
 };
 use varve_testkit::model::ModelFs;
@@ -48,6 +48,7 @@ pub(crate) struct TestMount {
     server: Option<JoinHandle<Result<(), SessionError>>>,
     pause: Arc<Mutex<PauseHandle>>,
     stop: StopHandle,
+    notifier: Notifier,
     /// Sessions that went on where another had stopped.
     resumed: Arc<AtomicU64>,
 }
@@ -87,11 +88,11 @@ impl TestMount {
             session => session.unwrap(),
         };
         let pause = Arc::new(Mutex::new(first.pause_handle()));
-        let stop = first.stop_handle();
+        let (stop, notifier) = (first.stop_handle(), first.notifier());
         let resumed = Arc::<AtomicU64>::default();
         let (pauses, count) = (Arc::clone(&pause), Arc::clone(&resumed));
         let server = std::thread::spawn(move || serve(&vfs, first, &session, &pauses, &count));
-        Some(TestMount { dir, method, server: Some(server), pause, stop, resumed })
+        Some(TestMount { dir, method, server: Some(server), pause, stop, notifier, resumed })
     }
 
     /// Pauses the session and lets another go on; returns when that one serves.
@@ -107,6 +108,10 @@ impl TestMount {
 
     pub(crate) fn stop_handle(&self) -> &StopHandle {
         &self.stop
+    }
+
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.notifier
     }
 
     pub(crate) fn dir(&self) -> &Path {

@@ -87,7 +87,7 @@ fn with_attributes(request: &Request<'_>, entry: Entry, set: SetAttr) -> Result<
     }
     let set = permitted(request, &entry.attr, set)?;
     let call = || request.vfs().setattr(request.caller(), entry.attr.ino, set);
-    Ok(Entry { attr: request.service.settled(call)? })
+    Ok(Entry::of(request.service.settled(call)?))
 }
 
 /// Returns the times that mark a file as made by an exclusive call with this verifier.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use varve_types::Timestamp;
 use varve_vfs::{
-    AllocateMode, DirEntry, Handle, OpenFlags, Position, RenameMode, SeekFrom, SetAttr, StatFs,
-    Written, XattrMode,
+    AllocateMode, DirEntry, Handle, Keep, OpenFlags, Position, RenameMode, SeekFrom, SetAttr,
+    StatFs, Written, XattrMode,
 };
 
 use super::*;
@@ -41,7 +41,7 @@ impl State {
         }
         self.is_placed = true;
         self.lookups += 1;
-        Ok(Entry { attr: attr(FILE) })
+        Ok(Entry::of(attr(FILE)))
     }
 }
 
@@ -61,7 +61,7 @@ fn attr(ino: InodeId) -> Attr {
         mtime: now,
         ctime: now,
         btime: now,
-        is_fleeting: false,
+        keep: Keep::Forever,
     }
 }
 
@@ -112,7 +112,14 @@ impl Vfs for Moving {
         assert_eq!(ino, DIR);
         if self.state.lock().is_in_dir {
             let kind = FileType::Regular;
-            emit(&DirEntry { ino: FILE, kind, name: b"file", cookie: 1, attr: None });
+            emit(&DirEntry {
+                ino: FILE,
+                kind,
+                name: b"file",
+                cookie: 1,
+                attr: None,
+                keep: Keep::Forever,
+            });
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use varve_types::{FileFlags, InodeId, Timestamp};
-use varve_vfs::{Attr, Caller, FileType, FsError, FsResult};
+use varve_vfs::{Attr, Caller, FileType, FsError, FsResult, Keep};
 
 use super::data::Data;
 
@@ -125,7 +125,7 @@ impl Node {
             mtime: now,
             ctime: now,
             btime: now,
-            is_fleeting: false,
+            keep: Keep::Forever,
         };
         Node {
             attr,

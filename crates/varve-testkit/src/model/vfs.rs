@@ -8,8 +8,8 @@ use bytes::Bytes;
 use varve_types::{FileFlags, FileName, InodeId, limits};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs, Written,
-    XattrMode,
+    Keep, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, TreeUsage, Vfs,
+    Written, XattrMode,
 };
 
 use super::ModelFs;
@@ -21,13 +21,13 @@ impl Vfs for ModelFs {
     fn lookup(&self, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
         let mut state = self.state.lock();
         let ino = state.find(parent, name)?;
-        state.count_lookup(ino).map(|attr| Entry { attr })
+        state.count_lookup(ino).map(Entry::of)
     }
 
     fn lookup_parent(&self, dir: InodeId) -> FsResult<Entry> {
         let mut state = self.state.lock();
         let parent = state.node(dir)?.dir()?.parent;
-        state.count_lookup(parent).map(|attr| Entry { attr })
+        state.count_lookup(parent).map(Entry::of)
     }
 
     fn forget(&self, ino: InodeId, lookups: u64) {
@@ -73,7 +73,7 @@ impl Vfs for ModelFs {
         };
         let mut state = self.state.lock();
         let ino = state.make(caller, parent, name, new)?;
-        state.count_lookup(ino).map(|attr| Entry { attr })
+        state.count_lookup(ino).map(Entry::of)
     }
 
     fn mkdir(
@@ -87,7 +87,7 @@ impl Vfs for ModelFs {
         let body = Body::Directory(Dir::new(parent));
         let new = New { kind: FileType::Directory, body, perm, rdev: 0, size: 0 };
         let ino = state.make(caller, parent, name, new)?;
-        state.count_lookup(ino).map(|attr| Entry { attr })
+        state.count_lookup(ino).map(Entry::of)
     }
 
     fn symlink(
@@ -108,7 +108,7 @@ impl Vfs for ModelFs {
         let size = target.len() as u64;
         let new = New { kind: FileType::Symlink, body, perm: 0o777, rdev: 0, size };
         let ino = state.make(Caller { umask: 0, ..caller }, parent, name, new)?;
-        state.count_lookup(ino).map(|attr| Entry { attr })
+        state.count_lookup(ino).map(Entry::of)
     }
 
     fn clone_tree(
@@ -120,11 +120,11 @@ impl Vfs for ModelFs {
     ) -> FsResult<Entry> {
         let mut state = self.state.lock();
         let ino = state.clone_tree(dir, old_name, parent, name)?;
-        state.count_lookup(ino).map(|attr| Entry { attr })
+        state.count_lookup(ino).map(Entry::of)
     }
 
     fn link(&self, ino: InodeId, parent: InodeId, name: FileName<'_>) -> FsResult<Entry> {
-        self.state.lock().link(ino, parent, name).map(|attr| Entry { attr })
+        self.state.lock().link(ino, parent, name).map(Entry::of)
     }
 
     fn unlink(&self, parent: InodeId, name: FileName<'_>) -> FsResult<()> {
@@ -155,7 +155,7 @@ impl Vfs for ModelFs {
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
         let (attr, opened) = self.state.lock().create(caller, parent, name, perm, flags)?;
-        Ok((Entry { attr }, opened))
+        Ok((Entry::of(attr), opened))
     }
 
     fn tmpfile(
@@ -166,7 +166,7 @@ impl Vfs for ModelFs {
         flags: OpenFlags,
     ) -> FsResult<(Entry, Opened)> {
         let (attr, opened) = self.state.lock().tmpfile(caller, parent, perm, flags)?;
-        Ok((Entry { attr }, opened))
+        Ok((Entry::of(attr), opened))
     }
 
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened> {
@@ -222,7 +222,9 @@ impl Vfs for ModelFs {
         let kind = FileType::Directory;
         let parent = dir.parent;
         for (at, ino, name) in [(COOKIE_SELF, ino, &b"."[..]), (COOKIE_PARENT, parent, b"..")] {
-            if cookie < at && !emit(&DirEntry { ino, kind, name, cookie: at, attr: None }) {
+            if cookie < at
+                && !emit(&DirEntry { ino, kind, name, cookie: at, attr: None, keep: Keep::Forever })
+            {
                 return Ok(());
             }
         }
@@ -230,7 +232,14 @@ impl Vfs for ModelFs {
         for (cookie, name, ino) in dir.after(cookie.max(COOKIE_PARENT)) {
             let attr = state.node(ino)?.visible();
             let shown = with_attr.then_some(attr);
-            if !emit(&DirEntry { ino, kind: attr.kind, name, cookie, attr: shown }) {
+            if !emit(&DirEntry {
+                ino,
+                kind: attr.kind,
+                name,
+                cookie,
+                attr: shown,
+                keep: Keep::Forever,
+            }) {
                 break;
             }
             looked_up.push(ino);

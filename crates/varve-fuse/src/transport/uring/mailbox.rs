@@ -4,14 +4,15 @@
 //! entry was armed on). So another thread posts the answer here, and the first post since the last
 //! [`Mailbox::take`] wakes the queue's thread through an eventfd that its ring watches.
 //!
-//! There is at most one answer per ring entry.
+//! There is at most one answer per ring entry. A thread that has posted an answer can wait until the ring has it
+//! ([`Mailbox::wait_until_taken`]).
 
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::EventfdFlags;
 
 /// The answer to a request: an errno (0 for success) and the body.
@@ -23,10 +24,22 @@ pub(super) struct LateAnswer {
     pub(super) body: Bytes,
 }
 
+#[derive(Debug, Default)]
+struct Posted {
+    answers: Vec<LateAnswer>,
+    /// How many answers were ever posted, taken, and handed to the ring.
+    posted: u64,
+    taken: u64,
+    handed_over: u64,
+    /// No answer is taken any more.
+    is_closed: bool,
+}
+
 /// The mailbox of one queue.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    posted: Mutex<Vec<LateAnswer>>,
+    posted: Mutex<Posted>,
+    handed_over: Condvar,
     wakes: OwnedFd,
 }
 
@@ -34,7 +47,7 @@ impl Mailbox {
     /// An empty mailbox.
     pub(super) fn new() -> io::Result<Mailbox> {
         let wakes = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Mailbox { posted: Mutex::new(Vec::new()), wakes })
+        Ok(Mailbox { posted: Mutex::default(), handed_over: Condvar::new(), wakes })
     }
 
     /// Returns the descriptor that becomes readable when an answer is posted.
@@ -45,8 +58,9 @@ impl Mailbox {
     /// Posts an answer. Any thread may call this.
     pub(super) fn post(&self, answer: LateAnswer) {
         let mut posted = self.posted.lock();
-        posted.push(answer);
-        if posted.len() == 1
+        posted.answers.push(answer);
+        posted.posted += 1;
+        if posted.answers.len() == 1
             && let Err(err) = rustix::io::write(&self.wakes, &1_u64.to_ne_bytes())
         {
             log::error!("cannot wake the thread of a ring: {err}");
@@ -58,7 +72,30 @@ impl Mailbox {
         let mut posted = self.posted.lock();
         // The eventfd is empty already if an earlier `take` has taken the answers of this wake.
         let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
-        mem::take(&mut posted)
+        posted.taken = posted.posted;
+        mem::take(&mut posted.answers)
+    }
+
+    /// Notes that the kernel has all answers that were taken.
+    pub(super) fn handed_over(&self) {
+        let mut posted = self.posted.lock();
+        posted.handed_over = posted.taken;
+        self.handed_over.notify_all();
+    }
+
+    /// Notes that no answer is taken any more.
+    pub(super) fn close(&self) {
+        self.posted.lock().is_closed = true;
+        self.handed_over.notify_all();
+    }
+
+    /// Waits until the kernel has all answers that are posted, or until the mailbox is closed. REQUIRES: the queue
+    /// notes what it hands over ([`Mailbox::handed_over`]).
+    pub(crate) fn wait_until_taken(&self) {
+        let mut posted = self.posted.lock();
+        let mine = posted.posted;
+        let is_pending = |posted: &mut Posted| posted.handed_over < mine && !posted.is_closed;
+        self.handed_over.wait_while(&mut posted, is_pending);
     }
 }
 
@@ -86,6 +123,31 @@ mod tests {
         mailbox.post(answer(2));
         assert!(is_awake(&mailbox));
         assert_eq!(mailbox.take(), [answer(2)]);
+    }
+
+    #[test]
+    fn a_wait_for_an_answer_ends_when_the_ring_has_it_or_takes_none_any_more() {
+        let mailbox = Mailbox::new().unwrap();
+        std::thread::scope(|scope| {
+            for closes in [false, true] {
+                mailbox.post(LateAnswer { entry: 0, unique: 0, errno: 0, body: Bytes::new() });
+                let (sender, waited) = std::sync::mpsc::channel();
+                let mailbox = &mailbox;
+                scope.spawn(move || {
+                    mailbox.wait_until_taken();
+                    sender.send(()).unwrap();
+                });
+                assert_eq!(mailbox.take().len(), 1);
+                let moment = std::time::Duration::from_millis(20);
+                waited.recv_timeout(moment).expect_err("the ring does not have it yet");
+                if closes {
+                    mailbox.close()
+                } else {
+                    mailbox.handed_over()
+                }
+                waited.recv().unwrap();
+            }
+        });
     }
 
     /// Seeded by the number of threads: each post arrives once, and the last one is never slept through.
