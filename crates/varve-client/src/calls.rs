@@ -293,13 +293,10 @@ impl Vfs for Client {
         match self.created(&request, file, flags) {
             Err(FsError::Exists) if !flags.exclusive => {
                 let entry = self.lookup(parent, name)?;
-                match self.open(entry.attr.ino, flags) {
-                    Ok(opened) => Ok((entry, opened)),
-                    Err(error) => {
-                        self.forget(entry.attr.ino, 1);
-                        Err(error)
-                    }
-                }
+                let ino = entry.attr.ino;
+                let opened = self.open(ino, flags).inspect_err(|_| self.forget(ino, 1))?;
+                let attr = if flags.truncate { self.getattr(ino)? } else { entry.attr };
+                Ok((Entry { attr }, opened))
             }
             made => made,
         }

@@ -113,6 +113,31 @@ fn waits(request: &Request<'_>) -> bool {
 }
 
 impl Service {
+    /// Closes a file.
+    pub(crate) fn close(&self, File { ino, handle }: File) -> FsResult<()> {
+        let vfs = &*self.vfs;
+        let closed = vfs.release(ino, handle);
+        // An inode without names must not stay looked up: its rows would stay.
+        if vfs.getattr(ino).is_ok_and(|attr| attr.nlink == 0) {
+            self.nodes.forget(vfs, ino);
+        }
+        closed
+    }
+
+    /// Ends a session.
+    pub(crate) fn end(&self, session: &Session) {
+        session.end_connections();
+        for file in session.take_files() {
+            if let Err(error) = self.close(file) {
+                log::error!(
+                    "{}: inode {} is not closed as it should: {error}",
+                    session.name,
+                    file.ino
+                );
+            }
+        }
+    }
+
     /// Makes the call of a request. `None`: it has to wait, and `may_wait` is not set.
     pub(crate) fn serve(
         &self,

@@ -167,7 +167,7 @@ impl Server {
         }
         shared.workers.stop();
         for session in shared.service.sessions.all() {
-            session.close_files(&*shared.service.vfs);
+            shared.service.end(&session);
         }
     }
 
@@ -351,8 +351,7 @@ impl Shared {
             let Some(since_ms) = self.clock.now_ms().checked_sub(session_ms) else { continue };
             for session in self.service.sessions.take_lost(since_ms) {
                 log::info!("{}: the session ends, its client is away", session.name);
-                session.end_connections();
-                session.close_files(&*self.service.vfs);
+                self.service.end(&session);
             }
         }
     }

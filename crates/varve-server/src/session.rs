@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use varve_meta::{SessionId, Slots};
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, Handle, Vfs};
+use varve_vfs::{FsError, FsResult, Handle};
 use varve_wire::frame::Kind;
 use varve_wire::{Header, Notice};
 
@@ -181,14 +181,9 @@ impl Session {
         self.connections.lock().iter().for_each(|(_, connection)| connection.end());
     }
 
-    /// Closes all files.
-    pub(crate) fn close_files(&self, vfs: &dyn Vfs) {
-        let files = std::mem::take(&mut *self.files.lock());
-        for File { ino, handle } in files.by_number.into_values() {
-            if let Err(error) = vfs.release(ino, handle) {
-                log::error!("{}: inode {ino} is not closed as it should: {error}", self.name);
-            }
-        }
+    /// Takes all open files.
+    pub(crate) fn take_files(&self) -> Vec<File> {
+        std::mem::take(&mut *self.files.lock()).by_number.into_values().collect()
     }
 }
 

@@ -90,8 +90,14 @@ const FRONT_END_CRATES: &[(&str, &[&str])] = &[
 /// The crate that only tests may import.
 const TEST_ROOM: &str = "varve-testkit";
 
-/// Arrows that only tests have: the file system is tried on storage that it does not know.
-const TEST_ARROWS: &[(&str, &str)] = &[("varve-fs", "varve-storage")];
+/// Arrows that only tests have: the file system is tried on storage that it does not know, and the server with the file
+/// system that it serves and with clients.
+const TEST_ARROWS: &[(&str, &str)] = &[
+    ("varve-fs", "varve-storage"),
+    ("varve-server", "varve-client"),
+    ("varve-server", "varve-env"),
+    ("varve-server", "varve-fs"),
+];
 
 #[derive(Deserialize)]
 struct Metadata {

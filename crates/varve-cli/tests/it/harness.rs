@@ -1,19 +1,29 @@
 //! Formats a store in a temporary directory, mounts it with the real binary, and takes both away again
 //! whatever the test did.
 
+use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::Errno;
 use serde_json::Value;
 use tempfile::TempDir;
 use varve_testkit::{Command, eventually, skipped, there_is};
 
+use crate::served::Server;
+
 /// A store and where it is mounted. Unmounts when dropped.
 pub(crate) struct Mount {
     dir: TempDir,
+    /// Serves the store to the mount, if VARVE_TEST_SERVER asks for that.
+    server: Mutex<Option<Server>>,
+}
+
+/// Whether stores are mounted through a server.
+pub(crate) fn through_server() -> bool {
+    std::env::var_os("VARVE_TEST_SERVER").is_some()
 }
 
 /// The `varve` binary under test.
@@ -148,7 +158,7 @@ impl Mount {
         if !can_mount() {
             return None;
         }
-        let mount = Mount { dir: tempfile::tempdir().unwrap() };
+        let mount = Mount { dir: tempfile::tempdir().unwrap(), server: Mutex::default() };
         std::fs::create_dir(mount.path()).unwrap();
         run(varve().arg("format").arg(mount.store()));
         mount.mount();
@@ -157,7 +167,7 @@ impl Mount {
 
     /// A place for a store and its mount, where mounting is possible.
     pub(crate) fn unformatted() -> Mount {
-        let mount = Mount { dir: tempfile::tempdir().unwrap() };
+        let mount = Mount { dir: tempfile::tempdir().unwrap(), server: Mutex::default() };
         std::fs::create_dir(mount.path()).unwrap();
         mount
     }
@@ -182,7 +192,15 @@ impl Mount {
 
     /// Mounts the store with options.
     pub(crate) fn mount_with(&self, options: &str) {
-        run(varve().args(["mount", "-o", options]).arg(self.store()).arg(self.path()));
+        let source = if through_server() { self.served() } else { self.store().into() };
+        run(varve().args(["mount", "-o", options]).arg(source).arg(self.path()));
+    }
+
+    /// The address of the server of the store, which starts unless it runs.
+    fn served(&self) -> OsString {
+        let mut server = self.server.lock();
+        let start = || Server::start("serve", &self.store(), "127.0.0.1:0", [""; 0]);
+        format!("varve://{}/", server.get_or_insert_with(start).address).into()
     }
 
     /// Unmounts and waits for the daemon.
@@ -195,6 +213,9 @@ impl Mount {
             assert!(output.status.success() || in_use, "umount: {}: {error}", output.status);
             !in_use
         });
+        if let Some(server) = self.server.lock().take() {
+            server.stop();
+        }
     }
 
     /// The process that serves the mount.

@@ -25,6 +25,7 @@ mod odd_paths;
 mod output;
 mod redesign;
 mod semantics;
+mod served;
 mod shared;
 mod unmounting;
 mod untrusted;

@@ -6,58 +6,26 @@ mod rights;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-use serde_json::Value;
 use varve_testkit::rng::Rng;
 use varve_testkit::{Command, skipped, there_is};
 
 use crate::harness::{fails, run, varve};
+use crate::served::Server;
 
-/// A server of a store in a directory, killed when it is dropped.
-struct Server {
-    child: Child,
-    address: SocketAddr,
+/// Serves a store over NFS.
+fn serve<A: AsRef<OsStr>>(store: &Path, listen: &str, exports: [A; 2]) -> Server {
+    Server::start("nfs", store, listen, exports)
 }
 
-impl Server {
-    /// One whose exports are given by these arguments.
-    fn start<A: AsRef<OsStr>>(store: &Path, listen: &str, exports: [A; 2]) -> Server {
-        let mut command = varve();
-        command.args(["nfs", "--json", "--listen", listen]).args(exports).arg(store);
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the program starts");
-        let output = child.stdout.take().expect("its output");
-        let mut said = serde_json::Deserializer::from_reader(output).into_iter::<Value>();
-        let ready = said.next().expect("something").expect("an object");
-        let address = ready["address"].as_str().and_then(|address| address.parse().ok());
-        Server { child, address: address.expect("an address") }
-    }
-
-    fn connect(&self) -> Client {
-        let stream = TcpStream::connect(self.address).expect("a connection");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        Client { stream, transaction: 1, ids: [0, 0], groups: Vec::new() }
-    }
-
-    fn stop(mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a signal");
-        assert!(self.child.wait().expect("its end").success());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
+fn connect(server: &Server) -> Client {
+    let stream = TcpStream::connect(server.address).expect("a connection");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    Client { stream, transaction: 1, ids: [0, 0], groups: Vec::new() }
 }
 
 fn formatted() -> (tempfile::TempDir, PathBuf) {
@@ -83,7 +51,7 @@ fn programs_work_over_nfs_and_over_a_kill_of_the_server() {
     let mut compile = Command::new("gcc");
     compile.args(["-O1", "-Wall", "-o"]).arg(&client).arg(&source).arg("-lnfs");
     run(&mut compile);
-    let mut server = Server::start(&store, "127.0.0.1:0", ALL);
+    let mut server = serve(&store, "127.0.0.1:0", ALL);
     let port = server.address.port().to_string();
     let mut command = Command::new(&client);
     let mut program = command
@@ -99,10 +67,9 @@ fn programs_work_over_nfs_and_over_a_kill_of_the_server() {
         complaints.push_str(&std::mem::take(&mut line));
     }
     assert_eq!(complaints, "");
-    server.child.kill().expect("it is killed");
-    server.child.wait().expect("its end");
+    server.kill();
     let listen = server.address.to_string();
-    let server = Server::start(&store, &listen, ALL);
+    let server = serve(&store, &listen, ALL);
     program.stdin.take().expect("its input").write_all(b"go on\n").expect("a line");
     said.read_to_string(&mut complaints).expect("what it says");
     assert_eq!(complaints, "");
@@ -207,15 +174,15 @@ fn at(handle: &[u8], name: &[u8]) -> Xdr {
 #[test]
 fn a_call_that_comes_twice_is_done_once() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let root = client.root();
     let guarded = at(&root, b"file").numbers(&[1]).numbers(&MODE);
     let made = client.call(NFS, 8, &guarded);
     assert_eq!(number(&made, 0), 0);
     assert_eq!(client.again(NFS, 8, &guarded), made, "on the same connection");
     let transaction = client.transaction;
-    let mut other = server.connect();
+    let mut other = connect(&server);
     other.transaction = transaction;
     assert_eq!(other.again(NFS, 8, &guarded), made, "on another");
     assert_eq!(client.status(8, &guarded), 17, "a new call");
@@ -234,8 +201,8 @@ fn a_call_that_comes_twice_is_done_once() {
 #[test]
 fn exports_say_who_may_do_what() {
     let (dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let root = client.root();
     for name in [&b"public"[..], b"secret"] {
         assert_eq!(client.status(9, &at(&root, name).numbers(&NO_ATTRIBUTES)), 0);
@@ -245,14 +212,14 @@ fn exports_say_who_may_do_what() {
     std::fs::write(&exports, "# who\n\n/public 10.0.0.0/8(rw) 127.0.0.0/8(ro)\n/secret 10.0.0.1\n")
         .unwrap();
     let from_file = [OsStr::new("--exports-file"), exports.as_os_str()];
-    let server = Server::start(&store, "127.0.0.1:0", from_file);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", from_file);
+    let mut client = connect(&server);
     let mut mount = |path: &str| client.call(MOUNT, 1, &Xdr::default().bytes(path.as_bytes()));
     assert_eq!(["/", "/secret", "/publicity"].map(|path| number(&mount(path), 0)), [13; 3]);
     assert_eq!(number(&mount("/public/none"), 0), 2);
     let reply = mount("/public/");
     let public = reply[8..8 + number(&reply, 4) as usize].to_vec();
-    let mut client = server.connect();
+    let mut client = connect(&server);
     assert_eq!(client.status(1, &Xdr::default().bytes(&public)), 0);
     assert_eq!(client.status(9, &at(&public, b"d").numbers(&NO_ATTRIBUTES)), 30, "to read only");
     assert_eq!(client.status(1, &Xdr::default().bytes(&root)), 13, "of an export that is gone");
@@ -300,8 +267,8 @@ fn calls(root: &[u8], file: &[u8]) -> [(u32, Xdr); 21] {
 #[test]
 fn nonsense_harms_nobody() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut good = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut good = connect(&server);
     let root = good.root();
     assert_eq!(good.status(8, &at(&root, b"file").numbers(&[0]).numbers(&MODE)), 0);
     let found = good.call(NFS, 3, &at(&root, b"file"));
@@ -309,7 +276,7 @@ fn nonsense_harms_nobody() {
     let calls = calls(&root, &file);
     let mut rng = Rng::new(1);
     let mut random = |below: usize| rng.below(below as u64) as usize;
-    let (mut bad, mut answered, mut ended) = (server.connect(), 0, 0);
+    let (mut bad, mut answered, mut ended) = (connect(&server), 0, 0);
     for round in 0..3000 {
         let (procedure, arguments) = &calls[round % calls.len()];
         bad.transaction += 1;
@@ -331,7 +298,7 @@ fn nonsense_harms_nobody() {
             }
             Err(_) => {
                 ended += 1;
-                bad = server.connect();
+                bad = connect(&server);
                 bad.transaction = round as u32 + 2;
             }
         }
@@ -339,7 +306,7 @@ fn nonsense_harms_nobody() {
     assert!(answered > 1000 && ended > 50, "{answered} {ended}");
     // Messages that claim what they do not have.
     for head in [[0xff; 4], [0x7f, 0xff, 0xff, 0xff], [0, 0, 0, 0]] {
-        let mut huge = server.connect();
+        let mut huge = connect(&server);
         huge.stream.write_all(&head).expect("sent");
         assert!(huge.receive().is_err());
     }
@@ -358,8 +325,8 @@ fn nonsense_harms_nobody() {
 #[test]
 fn listings_go_on_where_they_ended_whatever_has_gone() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let root = client.root();
     for number in 0..300 {
         let name = format!("name{number}");

@@ -38,9 +38,9 @@ impl Call<'_> {
                 self.write((node, file), (offset, append), data, kill_set_id)
             }
             Request::Release { node, file } => {
-                let File { ino, handle } = self.file(node, file)?;
+                let open = self.file(node, file)?;
                 let _ = self.session.take(file);
-                vfs.release(ino, handle)?;
+                self.service.close(open)?;
                 done()
             }
             Request::Fsync { node, file, data_only } => {
@@ -135,9 +135,9 @@ impl Call<'_> {
     /// Keeps an opened file under the client's number.
     fn keep(&self, file: u64, ino: InodeId, opened: Opened) -> answer::Opened {
         let before = self.session.keep(file, File { ino, handle: opened.handle });
-        if let Some(File { ino, handle }) = before {
+        if let Some(before) = before {
             // A number that is used twice: its first file is of no use to anybody.
-            let _ = self.vfs().release(ino, handle);
+            let _ = self.service.close(before);
         }
         answer::Opened { reread: opened.reread }
     }

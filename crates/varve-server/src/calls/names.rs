@@ -121,7 +121,7 @@ impl Call<'_> {
         let mut objects: SmallVec<[Cached; 4]> =
             [parent, new_parent].iter().map(|dir| Cached::Inode(dir.get())).collect();
         objects.dedup();
-        for ((dir, name), target) in names.into_iter().zip(targets) {
+        for ((dir, name), target) in names.into_iter().zip(&targets) {
             let Some(target) = target else { continue };
             objects.push(Cached::Inode(target.ino.get()));
             if target.kind == FileType::Directory {
@@ -130,7 +130,21 @@ impl Call<'_> {
         }
         let _change = self.change(objects)?;
         self.settled(|| self.vfs().rename(parent, name, new_parent, new_name, mode))?;
+        let [moved, replaced] = &targets;
+        let same = moved.map(|moved| moved.ino) == replaced.map(|replaced| replaced.ino);
+        if mode != RenameMode::Exchange && !same {
+            self.removed(replaced.as_ref());
+        }
         done()
+    }
+
+    /// A name of `target` is gone. An inode without names must not stay looked up: its rows would stay.
+    fn removed(&self, target: Option<&Attr>) {
+        if let Some(target) = target
+            && (target.nlink <= 1 || target.kind == FileType::Directory)
+        {
+            self.service.nodes.forget(self.vfs(), target.ino);
+        }
     }
 
     /// Removes a name by `remove`.
@@ -154,11 +168,7 @@ impl Call<'_> {
         }
         let _change = self.change(objects)?;
         self.settled(|| remove(parent, name))?;
-        if let Some(target) = target
-            && (target.nlink <= 1 || target.kind == FileType::Directory)
-        {
-            self.service.nodes.forget(self.vfs(), target.ino);
-        }
+        self.removed(target.as_ref());
         done()
     }
 

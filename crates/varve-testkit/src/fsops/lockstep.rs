@@ -71,6 +71,14 @@ impl Lockstep {
         self
     }
 
+    /// Does not compare objects without names, for file systems that forget one although it is looked up.
+    #[must_use]
+    pub fn ignoring_removed(mut self) -> Lockstep {
+        self.expected.ignore_removed();
+        self.actual.ignore_removed();
+        self
+    }
+
     /// Returns the model.
     pub fn model(&self) -> &ModelFs {
         &self.model

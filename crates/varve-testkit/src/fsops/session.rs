@@ -27,6 +27,7 @@ pub struct Session {
     seen: HashMap<InodeId, usize>,
     ops: u64,
     refusal: Option<String>,
+    ignores_removed: bool,
 }
 
 /// The lookups and the watched inodes of one operation.
@@ -110,6 +111,11 @@ impl Session {
         Outcome { answer, touched }
     }
 
+    /// Takes objects without names for unknown.
+    pub(super) fn ignore_removed(&mut self) {
+        self.ignores_removed = true;
+    }
+
     /// Ends all handles, for instance before a remount.
     pub fn release_all(&mut self, fs: &dyn Vfs) -> FsResult<()> {
         let mut slots: Vec<_> = self.slots.drain().collect();
@@ -142,7 +148,8 @@ impl Session {
     }
 
     fn touched(&mut self, fs: &dyn Vfs, ino: InodeId, before: Option<Attr>, op: &Op) -> Touched {
-        let after = fs.getattr(ino).ok();
+        let is_ignored = |attr: &Attr| self.ignores_removed && attr.nlink == 0;
+        let after = fs.getattr(ino).ok().filter(|attr| !is_ignored(attr));
         let moved = |time: fn(&Attr) -> varve_types::Timestamp| match (&before, &after) {
             // Which times an allocation moves differs between file systems.
             _ if matches!(op, Op::Fallocate { .. }) => false,

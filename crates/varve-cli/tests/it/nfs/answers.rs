@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use super::replies::{Attributes, Reply};
-use super::{ALL, Client, MODE, NFS, NO_ATTRIBUTES, Server, Xdr, at, formatted};
+use super::{ALL, Client, MODE, NFS, NO_ATTRIBUTES, Xdr, at, connect, formatted, serve};
 
 fn of(handle: &[u8]) -> Xdr {
     Xdr::default().bytes(handle)
@@ -37,8 +37,8 @@ impl Client {
 #[test]
 fn what_is_made_is_told_as_it_is() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let root = client.root();
     let set = [1, 0o640, 1, 5, 1, 6, 0, 0, 0];
     let new = |name: &str| at(&root, name.as_bytes());
@@ -98,8 +98,8 @@ fn what_is_made_is_told_as_it_is() {
 #[test]
 fn changes_of_names_tell_of_their_directories() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let root = client.root();
     let new = |name: &str| at(&root, name.as_bytes());
     let (file, ..) = &client.make(8, &new("file").numbers(&[1]).numbers(&MODE));
@@ -130,8 +130,8 @@ fn changes_of_names_tell_of_their_directories() {
 #[test]
 fn bytes_are_told_with_their_end_and_how_durable_they_are() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let root = client.root();
     let (file, ..) = client.make(8, &at(&root, b"file").numbers(&[0]).numbers(&MODE));
     let mut verifiers = Vec::new();
@@ -169,8 +169,8 @@ fn bytes_are_told_with_their_end_and_how_durable_they_are() {
     assert_eq!(client.status(6, &of(&root).numbers(&[0, 0, 100])), 21);
     // After a restart another verifier says that what was not durable may be gone.
     server.stop();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let mut reply = client.ask(21, &of(&file).numbers(&[0, 0, 0]));
     reply.after();
     assert_ne!(reply.fixed(8), verifiers[0]);
@@ -180,8 +180,8 @@ fn bytes_are_told_with_their_end_and_how_durable_they_are() {
 #[test]
 fn attributes_are_set_if_nobody_else_has_changed_the_file() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let root = client.root();
     let (file, told, _) = client.make(8, &at(&root, b"file").numbers(&[0]).numbers(&MODE));
     let set = |guard: &[u32]| {
@@ -206,8 +206,8 @@ fn attributes_are_set_if_nobody_else_has_changed_the_file() {
 #[test]
 fn rights_and_room_are_told() {
     let (dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let root = client.root();
     let (file, ..) = client.make(8, &at(&root, b"file").numbers(&[0]).numbers(&MODE));
     let (_, told, _) = client.make(9, &at(&root, b"dir").numbers(&NO_ATTRIBUTES));
@@ -251,9 +251,8 @@ fn rights_and_room_are_told() {
     // To read only, and by two exports: what belongs to one is nothing to the other.
     let exports = dir.path().join("exports");
     std::fs::write(&exports, "/ 127.0.0.1(ro,no_root_squash)\n/dir 127.0.0.1(rw)\n").unwrap();
-    let server =
-        Server::start(&store, "127.0.0.1:0", [OsStr::new("--exports-file"), exports.as_os_str()]);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", [OsStr::new("--exports-file"), exports.as_os_str()]);
+    let mut client = connect(&server);
     assert_eq!(granted(&mut client, &root, 63), 1 | 2);
     assert_eq!(granted(&mut client, &file, 63), 1);
     let write = of(&file).numbers(&[0, 0, 1, 0]).bytes(b"x");
@@ -277,8 +276,8 @@ fn rights_and_room_are_told() {
 #[test]
 fn listings_bring_what_lookups_do() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
-    let mut client = server.connect();
+    let server = serve(&store, "127.0.0.1:0", ALL);
+    let mut client = connect(&server);
     let root = client.root();
     let made: Vec<_> = (0..5)
         .map(|n| {

@@ -1,7 +1,7 @@
 //! Who may do what over NFS: the server checks it, as the kernel does for a mount.
 
 use super::replies::Reply;
-use super::{ALL, Client, MODE, NO_ATTRIBUTES, Server, Xdr, at, formatted};
+use super::{ALL, Client, MODE, NO_ATTRIBUTES, Server, Xdr, at, connect, formatted, serve};
 
 const GETATTR: u32 = 1;
 const SETATTR: u32 = 2;
@@ -69,7 +69,7 @@ impl Client {
 
 /// A server, root's client and a user's, and the root directory.
 fn both(server: &Server) -> (Client, Client, Vec<u8>) {
-    let (mut root, mut user) = (server.connect(), server.connect());
+    let (mut root, mut user) = (connect(&server), connect(&server));
     (user.ids, user.transaction) = ([USER, USER], 1 << 20);
     let top = root.root();
     (root, user, top)
@@ -78,7 +78,7 @@ fn both(server: &Server) -> (Client, Client, Vec<u8>) {
 #[test]
 fn names_are_changed_by_who_may_change_their_directory() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
+    let server = serve(&store, "127.0.0.1:0", ALL);
     let (mut root, mut user, top) = both(&server);
     let shut = root.make_dir(&top, b"shut", 0o700);
     let own = root.make_dir(&top, b"own", 0o755);
@@ -145,7 +145,7 @@ fn names_are_changed_by_who_may_change_their_directory() {
 #[test]
 fn bytes_and_listings_are_for_who_may_read_them() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
+    let server = serve(&store, "127.0.0.1:0", ALL);
     let (mut root, mut user, top) = both(&server);
     let secret = root.make_file(&top, b"secret", 0o600);
     let program = root.make_file(&top, b"program", 0o711);
@@ -177,7 +177,7 @@ fn bytes_and_listings_are_for_who_may_read_them() {
 #[test]
 fn attributes_are_set_by_who_may_set_them() {
     let (_dir, store) = formatted();
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
+    let server = serve(&store, "127.0.0.1:0", ALL);
     let (mut root, mut user, top) = both(&server);
     let others = root.make_file(&top, b"others", 0o666);
     let own = root.make_file(&top, b"own", 0o644);
@@ -219,7 +219,7 @@ fn attributes_are_set_by_who_may_set_them() {
 fn exports_say_who_is_root() {
     let (_dir, store) = formatted();
     let terms = |options: &str| format!("/ 127.0.0.1({options})");
-    let server = Server::start(&store, "127.0.0.1:0", ALL);
+    let server = serve(&store, "127.0.0.1:0", ALL);
     let (mut root, _, top) = both(&server);
     root.make_dir(&top, b"open", 0o777);
     server.stop();
@@ -232,8 +232,8 @@ fn exports_say_who_is_root() {
     ];
     for (n, (options, asks, owner)) in cases.into_iter().enumerate() {
         let export = ["--export".to_owned(), terms(options)];
-        let server = Server::start(&store, "127.0.0.1:0", export);
-        let mut client = server.connect();
+        let server = serve(&store, "127.0.0.1:0", export);
+        let mut client = connect(&server);
         client.ids = asks;
         let top = client.root();
         let open = client.find(&top, b"open");

@@ -1,0 +1,5 @@
+//! A server with a real file system, and clients over the loopback interface.
+#![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod against_model;
+mod support;

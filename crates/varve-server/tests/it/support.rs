@@ -1,0 +1,80 @@
+//! A server of a store on a simulated machine.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use varve_client::Client;
+use varve_env::Env;
+use varve_env::sim::SimEnv;
+use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
+use varve_server::{Options, Policy, Server};
+use varve_vfs::Vfs;
+
+const STORE: &str = "/store";
+
+/// A store and its server.
+pub(crate) struct Served {
+    pub(crate) fs: Arc<VarveFs>,
+    pub(crate) server: Server,
+}
+
+/// A machine with an empty store.
+pub(crate) fn machine(seed: u64) -> Arc<dyn Env> {
+    let machine: Arc<dyn Env> = SimEnv::new(seed);
+    format(&machine, Path::new(STORE), &FormatOptions::default()).unwrap();
+    machine
+}
+
+pub(crate) fn options(epoch: u32) -> Options {
+    Options {
+        file_system: [1, 2],
+        epoch,
+        leases: Policy::Rate { ms_max: 500 },
+        session: Duration::from_secs(30),
+        token: Vec::new(),
+        read_only: false,
+    }
+}
+
+impl Served {
+    pub(crate) fn start(machine: &Arc<dyn Env>, options: Options) -> Served {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Served::on(machine, listener, options)
+    }
+
+    pub(crate) fn on(machine: &Arc<dyn Env>, listener: TcpListener, options: Options) -> Served {
+        let fs = VarveFs::open(Arc::clone(machine), Path::new(STORE), MountOptions::default());
+        let fs = Arc::new(fs.unwrap());
+        let vfs: Arc<dyn Vfs> = Arc::<VarveFs>::clone(&fs);
+        let server = Server::start(vfs, listener, options).unwrap();
+        Served { fs, server }
+    }
+
+    /// Ends the server, and checks the file system.
+    pub(crate) fn end(self) {
+        self.server.stop();
+        drop(self.server);
+        self.fs.sync().unwrap();
+        let report = self.fs.check(&mut |_| ()).unwrap();
+        assert_eq!(report.findings, []);
+        Arc::into_inner(self.fs).unwrap().close().unwrap();
+    }
+}
+
+pub(crate) fn client_options(address: SocketAddr, number: u64) -> varve_client::Options {
+    varve_client::Options {
+        address: address.to_string(),
+        path: Vec::new(),
+        name: format!("client {number}"),
+        client: [7, number],
+        token: Vec::new(),
+        read_only: false,
+        wait_max: None,
+    }
+}
+
+pub(crate) fn connect(address: SocketAddr, number: u64) -> Client {
+    Client::connect(client_options(address, number)).unwrap()
+}
