@@ -1,6 +1,7 @@
 //! [`Vfs`] for [`Client`]: every call is a request.
 
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use varve_types::{FileFlags, FileName, InodeId};
@@ -90,11 +91,19 @@ impl Client {
         Ok(Attr { keep: Keep::For(keep), ..attr })
     }
 
+    /// Returns for how long a name may be kept.
+    fn keep_name(&self, sent: Sent, keep_ms: u32) -> Keep {
+        match self.inner.keeps_names.load(Ordering::Relaxed) {
+            true => Keep::For(self.inner.leases.left(sent, keep_ms)),
+            false => Keep::Never,
+        }
+    }
+
     /// Counts the lookup of an entry.
     fn found(&self, entry: &attr::Entry, sent: Sent) -> FsResult<Entry> {
         let attr = self.attr(&entry.attr, sent)?;
         self.inner.nodes.note(entry.attr.ino, entry.place);
-        let keep = Keep::For(self.inner.leases.left(sent, entry.keep_ms));
+        let keep = self.keep_name(sent, entry.keep_ms);
         Ok(Entry { attr, keep })
     }
 
@@ -189,6 +198,14 @@ impl Vfs for Client {
 
     fn lookup_inode(&self, ino: InodeId) -> FsResult<Entry> {
         self.entry(&Request::LookupInode { ino: ino.get() }, &[])
+    }
+
+    fn follows_answers(&self) -> bool {
+        true
+    }
+
+    fn delivered(&self) {
+        self.inner.leases.delivered();
     }
 
     fn forget(&self, ino: InodeId, lookups: u64) {
@@ -296,7 +313,7 @@ impl Vfs for Client {
                 let ino = entry.attr.ino;
                 let opened = self.open(ino, flags).inspect_err(|_| self.forget(ino, 1))?;
                 let attr = if flags.truncate { self.getattr(ino)? } else { entry.attr };
-                Ok((Entry { attr }, opened))
+                Ok((Entry { attr, ..entry }, opened))
             }
             made => made,
         }
@@ -397,8 +414,8 @@ impl Vfs for Client {
                 let (listed, rest) =
                     postcard::take_from_bytes::<Listed<'_>>(data).map_err(|_| wrong())?;
                 data = rest;
-                let attr = match listed.attr {
-                    Some((attr, place)) => Some((self.attr(&attr, sent)?, place)),
+                let found = match listed.found {
+                    Some(found) => Some((self.attr(&found.attr, sent)?, found)),
                     None => None,
                 };
                 let entry = DirEntry {
@@ -406,14 +423,15 @@ impl Vfs for Client {
                     kind: FileType::from_mode(listed.kind).ok_or_else(wrong)?,
                     name: listed.name,
                     cookie: listed.cookie,
-                    attr: attr.map(|(attr, _)| attr),
-                    keep: Keep::Never,
+                    attr: found.map(|(attr, _)| attr),
+                    keep: found
+                        .map_or(Keep::Never, |(_, found)| self.keep_name(sent, found.keep_ms)),
                 };
                 if !emit(&entry) {
                     return Ok(());
                 }
-                if let Some((attr, place)) = attr {
-                    self.inner.nodes.note(attr.ino.get(), place);
+                if let Some((_, found)) = found {
+                    self.inner.nodes.note(found.attr.ino, found.place);
                 }
                 cookie = listed.cookie;
             }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -55,8 +56,9 @@ pub enum ConnectError {
 pub trait Forgetful: Send + Sync {
     /// The attributes and bytes of an inode, or the listing of a directory, may change.
     fn inode_changed(&self, ino: InodeId);
-    /// Names may change: none may be used again without being asked for.
-    fn names_changed(&self);
+    /// Names may change: none may be used again without being asked for. False if the front end cannot do that; then it
+    /// is given no names to keep.
+    fn names_changed(&self) -> bool;
 }
 
 /// What threads of a client share.
@@ -66,6 +68,8 @@ pub(crate) struct Inner {
     pub(crate) files: Files,
     pub(crate) leases: Leases,
     pub(crate) front_end: RwLock<Option<Arc<dyn Forgetful>>>,
+    /// The front end can be told to drop names.
+    pub(crate) keeps_names: AtomicBool,
 }
 
 /// A file system whose rows are on a server.
@@ -85,6 +89,7 @@ impl Client {
             files: Files::default(),
             leases: Leases::default(),
             front_end: RwLock::new(None),
+            keeps_names: AtomicBool::new(false),
         });
         let of_thread = Arc::clone(&inner);
         let thread = std::thread::Builder::new().name("varve-notices".to_owned());
@@ -93,9 +98,12 @@ impl Client {
         Ok(Client { inner, welcome, notices: Mutex::new(Some(notices)) })
     }
 
-    /// Sets who is told of recalls. Until then nothing that the server says may be kept.
+    /// Sets who is told of recalls, and calls [`varve_vfs::Vfs::delivered`]. Until then nothing that the server says may be
+    /// kept.
     pub fn set_front_end(&self, front_end: Arc<dyn Forgetful>) {
+        self.inner.keeps_names.store(front_end.names_changed(), Ordering::Relaxed);
         *self.inner.front_end.write() = Some(front_end);
+        self.inner.leases.keep();
     }
 
     /// Returns the inode of the directory that is mounted.

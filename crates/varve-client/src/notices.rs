@@ -34,7 +34,7 @@ fn recall(inner: &Inner, objects: &[Cached]) {
         }
     }
     if has_names {
-        front_end.names_changed();
+        let _ = front_end.names_changed();
     }
 }
 
@@ -42,6 +42,6 @@ fn recall_all(inner: &Inner) {
     inner.leases.recall();
     let front_end = inner.front_end.read();
     let Some(front_end) = &*front_end else { return };
-    front_end.names_changed();
+    let _ = front_end.names_changed();
     inner.nodes.each(|ino| front_end.inode_changed(ino));
 }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 use varve_meta::Learned;
 use varve_types::InodeId;
-use varve_vfs::{Attr, Entry, FileType, FsError, FsResult, Keep, Vfs, in_time, insist};
+use varve_vfs::{Attr, Entry, FsError, FsResult, Keep, Vfs, in_time, insist};
 use varve_wire::answer::Answer;
 use varve_wire::{Cached, Failure, Node, Request, attr};
 
@@ -252,18 +252,18 @@ impl Call<'_> {
         entry: &Entry,
         learned: Learned,
     ) -> attr::Entry {
-        let ino = entry.attr.ino;
-        self.service.nodes.note(self.vfs(), ino);
-        let place = self.vfs().place(ino).ok().flatten().map(varve_vfs::Place::to_bytes);
-        let keep_ms = match name {
-            // Only names of directories are kept: they are on the way to everything below.
-            Some((dir, name)) if entry.attr.kind == FileType::Directory => {
-                let object = Cached::Name(dir.get(), name.to_vec());
-                self.service.changes.grant(&object, self.session.id, learned)
-            }
-            _ => 0,
-        };
-        attr::Entry { attr: self.attr(&entry.attr, learned), place, keep_ms }
+        self.service.nodes.note(self.vfs(), entry.attr.ino);
+        self.found(name, &entry.attr, learned)
+    }
+
+    /// Makes a part of an answer of what a name stands for.
+    fn found(&self, name: Option<(InodeId, &[u8])>, attr: &Attr, learned: Learned) -> attr::Entry {
+        let place = self.vfs().place(attr.ino).ok().flatten().map(varve_vfs::Place::to_bytes);
+        let keep_ms = name.map_or(0, |(dir, name)| {
+            let object = Cached::Name(dir.get(), name.to_vec());
+            self.service.changes.grant(&object, self.session.id, learned)
+        });
+        attr::Entry { attr: self.attr(attr, learned), place, keep_ms }
     }
 
     fn entry_done(

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use varve_types::NameError;
 use varve_vfs::FsError;
 
-use crate::attr::{Attr, Entry, Place};
+use crate::attr::{Attr, Entry};
 
 /// The result of a call. New results go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,8 +65,8 @@ pub struct Listed<'a> {
     pub cookie: u64,
     /// The name.
     pub name: &'a [u8],
-    /// Its attributes, if the call asked for them.
-    pub attr: Option<(Attr, Place)>,
+    /// What it stands for, if the call asked for attributes.
+    pub found: Option<Entry>,
 }
 
 /// Limits on a directory.

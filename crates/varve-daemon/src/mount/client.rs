@@ -78,7 +78,12 @@ impl Forgetful for Kernel {
         }
     }
 
-    fn names_changed(&self) {}
+    fn names_changed(&self) -> bool {
+        self.0.names_dropped().unwrap_or_else(|error| {
+            log::warn!("the kernel may still show old names: {error}");
+            false
+        })
+    }
 }
 
 fn not_connected(error: &ConnectError) -> Error {
@@ -122,8 +127,7 @@ pub(super) fn serve(
         transport: Some(Transport::Dev),
         threads: choices.threads.or(Some(THREADS)),
         passthrough: false,
-        entry_timeout: std::time::Duration::ZERO,
-        attr_timeout: std::time::Duration::ZERO,
+        auto_invalidate: true,
         root: client.root(),
         ..session_options(choices)
     };

@@ -115,7 +115,8 @@ impl Call<'_> {
         let (entry, opened) =
             self.settled(|| self.vfs().create(caller, parent, name, perm, flags))?;
         let opened = self.keep(file, entry.attr.ino, opened);
-        Ok((Answer::Created(self.entry(None, &entry, learned), opened), Bytes::new()))
+        let entry = self.entry(Some((parent, name.as_bytes())), &entry, learned);
+        Ok((Answer::Created(entry, opened), Bytes::new()))
     }
 
     fn open(&self, node: Node, flags: OpenFlags, file: u64, again: bool) -> Served {

@@ -52,7 +52,7 @@ impl Call<'_> {
                     self.change(smallvec![Cached::Inode(parent.get()), Cached::Inode(ino.get())])?;
                 let learned = self.changes();
                 let linked = self.settled(|| vfs.link(ino, parent, name))?;
-                self.entry_done(None, &linked, learned)
+                self.entry_done(Some((parent, name.as_bytes())), &linked, learned)
             }
             Request::Unlink { parent, name } => {
                 self.removes(parent, name, |dir, name| vfs.unlink(dir, name))
@@ -124,9 +124,7 @@ impl Call<'_> {
         for ((dir, name), target) in names.into_iter().zip(&targets) {
             let Some(target) = target else { continue };
             objects.push(Cached::Inode(target.ino.get()));
-            if target.kind == FileType::Directory {
-                objects.push(Cached::Name(dir.get(), name.to_vec()));
-            }
+            objects.push(Cached::Name(dir.get(), name.to_vec()));
         }
         let _change = self.change(objects)?;
         self.settled(|| self.vfs().rename(parent, name, new_parent, new_name, mode))?;
@@ -162,9 +160,7 @@ impl Call<'_> {
         let mut objects = smallvec![Cached::Inode(parent.get())];
         if let Some(target) = &target {
             objects.push(Cached::Inode(target.ino.get()));
-            if target.kind == FileType::Directory {
-                objects.push(Cached::Name(parent.get(), name.as_bytes().to_vec()));
-            }
+            objects.push(Cached::Name(parent.get(), name.as_bytes().to_vec()));
         }
         let _change = self.change(objects)?;
         self.settled(|| remove(parent, name))?;
@@ -176,21 +172,19 @@ impl Call<'_> {
         let (ino, learned, vfs) = (self.node(node)?, self.looks(), self.vfs());
         let bytes_max = (bytes as usize).min(DATA_BYTES_MAX);
         let (mut data, mut names, mut is_end) = (Vec::new(), 0, true);
-        let mut found = SmallVec::<[InodeId; 64]>::new();
+        let mut looked_up = SmallVec::<[InodeId; 64]>::new();
         let listed = self.settled(|| {
             (names, is_end) = (0, true);
             data.clear();
             vfs.readdir(ino, cookie, with_attr, &mut |entry| {
-                let attr = entry.attr.as_ref().map(|attr| {
-                    let place = vfs.place(attr.ino).ok().flatten();
-                    (self.attr(attr, learned), place.map(varve_vfs::Place::to_bytes))
-                });
+                let name = (ino, entry.name);
+                let found = entry.attr.as_ref().map(|attr| self.found(Some(name), attr, learned));
                 let listed = Listed {
                     ino: entry.ino.get(),
                     kind: entry.kind.mode_bits(),
                     cookie: entry.cookie,
                     name: entry.name,
-                    attr,
+                    found,
                 };
                 let before = data.len();
                 if let Ok(extended) = postcard::to_extend(&listed, std::mem::take(&mut data)) {
@@ -203,12 +197,12 @@ impl Call<'_> {
                 }
                 names += 1;
                 if entry.attr.is_some() {
-                    found.push(entry.ino);
+                    looked_up.push(entry.ino);
                 }
                 true
             })
         });
-        for ino in found {
+        for ino in looked_up {
             self.service.nodes.note(vfs, ino);
         }
         match listed {
