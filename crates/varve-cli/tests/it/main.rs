@@ -27,6 +27,7 @@ mod redesign;
 mod semantics;
 mod served;
 mod shared;
+mod two_mounts;
 mod unmounting;
 mod untrusted;
 mod upgrade;

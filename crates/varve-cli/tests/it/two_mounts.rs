@@ -1,0 +1,311 @@
+//! Two mounts of one server: what one program does on one of them, another sees on the other at once.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use varve_testkit::rng::Rng;
+use varve_testkit::{eventually, soak};
+
+use crate::harness::{can_mount, run, varve};
+use crate::served::Server;
+
+/// A store, its server, and the mounts of it, which are unmounted at the end.
+pub(crate) struct Mounts {
+    dir: TempDir,
+    server: Option<Server>,
+    address: String,
+    names: Vec<String>,
+}
+
+impl Mounts {
+    /// A new store with mounts of these names; `None` where tests cannot mount.
+    pub(crate) fn new(names: &[&str], serve: &[&str]) -> Option<Mounts> {
+        let dir = can_mount().then(|| tempfile::tempdir().unwrap())?;
+        let store = dir.path().join("store");
+        run(varve().arg("format").arg(&store));
+        let server = Server::start("serve", &store, "127.0.0.1:0", serve);
+        let address = server.address.to_string();
+        let mut mounts = Mounts { dir, server: Some(server), address, names: Vec::new() };
+        for name in names {
+            mounts.mount(name);
+        }
+        Some(mounts)
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn mount(&mut self, name: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(&path).unwrap();
+        let source = format!("varve://{}/", self.address);
+        let anchors = self.dir.path().join("anchors");
+        run(varve().env("VARVE_ANCHORS", anchors).arg("mount").arg(source).arg(path));
+        self.names.push(name.to_owned());
+    }
+
+    /// Kills the server, and starts another one of the same store on the same address.
+    pub(crate) fn restart(&mut self, serve: &[&str]) {
+        self.server.take().unwrap().kill();
+        self.server = Some(Server::start("serve", &self.store(), &self.address, serve));
+    }
+
+    /// Unmounts, ends the server and checks the store.
+    pub(crate) fn end(mut self) {
+        for name in std::mem::take(&mut self.names) {
+            run(varve().arg("umount").arg(self.path(&name)));
+        }
+        self.server.take().unwrap().stop();
+        run(varve().arg("fsck").arg(self.store()));
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = rustix::mount::unmount(self.path(name), rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// The process that serves the mount on `dir`: it has that in its arguments.
+fn daemon_of(dir: &Path) -> rustix::process::Pid {
+    let found = varve_testkit::Command::new("pgrep").arg("-f").arg(dir).output().unwrap();
+    let pids = String::from_utf8(found.stdout).unwrap();
+    let pid = pids.lines().next().and_then(|pid| pid.parse().ok()).unwrap();
+    rustix::process::Pid::from_raw(pid).unwrap()
+}
+
+/// What a program finds at a path.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    File { mode: u32, nlink: u64, bytes: Vec<u8> },
+    Dir { mode: u32 },
+    Link(PathBuf),
+}
+
+/// All that is found below a directory.
+fn view(root: &Path) -> BTreeMap<PathBuf, Found> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![PathBuf::new()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(root.join(&dir)).unwrap() {
+            let path = dir.join(entry.unwrap().file_name());
+            let at = root.join(&path);
+            let meta = fs::symlink_metadata(&at).unwrap();
+            let mode = meta.mode();
+            let what = if meta.is_dir() {
+                left.push(path.clone());
+                Found::Dir { mode }
+            } else if meta.is_symlink() {
+                Found::Link(fs::read_link(&at).unwrap())
+            } else {
+                let bytes = fs::read(&at).unwrap();
+                assert_eq!(bytes.len() as u64, meta.len(), "{}", at.display());
+                Found::File { mode, nlink: meta.nlink(), bytes }
+            };
+            found.insert(path, what);
+        }
+    }
+    found
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Write(PathBuf, usize, u8),
+    Append(PathBuf, usize, u8),
+    Cut(PathBuf, u64),
+    Unlink(PathBuf),
+    Mkdir(PathBuf),
+    Rmdir(PathBuf),
+    Rename(PathBuf, PathBuf),
+    Link(PathBuf, PathBuf),
+    Symlink(PathBuf),
+    Chmod(PathBuf, u32),
+    /// Keeps a file open on this mount.
+    Open(PathBuf),
+    /// Writes to a file that is open.
+    WriteOpen(u64, usize, u8),
+}
+
+fn path(rng: &mut Rng) -> PathBuf {
+    let dir = ["", "", "d", "e", "d/f"][rng.below(5) as usize];
+    Path::new(dir).join(["a", "b", "c", "d", "e", "f"][rng.below(6) as usize])
+}
+
+fn op(rng: &mut Rng) -> Op {
+    let len = |rng: &mut Rng| if rng.below(8) == 0 { 200_000 } else { rng.below(3000) as usize };
+    match rng.below(22) {
+        0..=3 => Op::Write(path(rng), len(rng), rng.below(256) as u8),
+        4..=6 => Op::Append(path(rng), len(rng), rng.below(256) as u8),
+        7 => Op::Cut(path(rng), rng.below(4000)),
+        8 => Op::Unlink(path(rng)),
+        9..=10 => Op::Mkdir(path(rng)),
+        11 => Op::Rmdir(path(rng)),
+        12..=14 => Op::Rename(path(rng), path(rng)),
+        15 => Op::Link(path(rng), path(rng)),
+        16 => Op::Symlink(path(rng)),
+        17 => Op::Chmod(path(rng), 0o600 + rng.below(64) as u32),
+        18..=19 => Op::Open(path(rng)),
+        _ => Op::WriteOpen(rng.below(300_000), len(rng), rng.below(256) as u8),
+    }
+}
+
+/// A program that works below a directory.
+struct Program {
+    root: PathBuf,
+    open: Option<File>,
+}
+
+impl Program {
+    fn new(root: PathBuf) -> Program {
+        Program { root, open: None }
+    }
+
+    fn apply(&mut self, op: &Op) -> io::Result<()> {
+        let at = |path: &PathBuf| self.root.join(path);
+        match op {
+            Op::Write(path, len, byte) => fs::write(at(path), vec![*byte; *len]),
+            Op::Append(path, len, byte) => {
+                let file = OpenOptions::new().append(true).open(at(path));
+                file.and_then(|mut file| file.write_all(&vec![*byte; *len]))
+            }
+            Op::Cut(path, len) => {
+                let file = OpenOptions::new().write(true).open(at(path));
+                file.and_then(|file| file.set_len(*len))
+            }
+            Op::Unlink(path) => fs::remove_file(at(path)),
+            Op::Mkdir(path) => fs::create_dir(at(path)),
+            Op::Rmdir(path) => fs::remove_dir(at(path)),
+            Op::Rename(from, to) => fs::rename(at(from), at(to)),
+            Op::Link(from, to) => fs::hard_link(at(from), at(to)),
+            Op::Symlink(path) => symlink("nowhere", at(path)),
+            Op::Chmod(path, mode) => match fs::symlink_metadata(at(path)) {
+                Ok(meta) if meta.is_file() => {
+                    fs::set_permissions(at(path), Permissions::from_mode(*mode))
+                }
+                _ => Ok(()),
+            },
+            Op::Open(path) => {
+                let opened = OpenOptions::new().read(true).write(true).open(at(path));
+                let failed = opened.as_ref().err().and_then(io::Error::raw_os_error);
+                self.open = opened.ok().or(self.open.take());
+                failed.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+            }
+            Op::WriteOpen(offset, len, byte) => match &self.open {
+                Some(file) => file.write_all_at(&vec![*byte; *len], *offset),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// What the open file says of itself.
+    fn open_file(&self) -> Option<(u64, u64, Vec<u8>)> {
+        let file = self.open.as_ref()?;
+        let meta = file.metadata().unwrap();
+        let mut bytes = vec![0; usize::try_from(meta.len()).unwrap()];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        Some((meta.len(), meta.nlink(), bytes))
+    }
+}
+
+/// Programs on two mounts and on another file system do the same, one after the other, and must find the same.
+fn run_both(seed: u64, steps: usize, policy: &str) {
+    let Some(mounts) = Mounts::new(&["a", "b"], &["--lease-policy", policy]) else { return };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut rng = Rng::new(seed);
+    let mut programs = ["a", "b"].map(|name| Program::new(mounts.path(name)));
+    // Beside the program of each mount one that does the same elsewhere.
+    let mut shadows = [0, 1].map(|_| Program::new(elsewhere.path().to_path_buf()));
+    let mut history = Vec::new();
+    for step in 0..steps {
+        let at = rng.below(2) as usize;
+        let op = op(&mut rng);
+        history.push((at, op.clone()));
+        let errno = |done: io::Result<()>| done.err().and_then(|error| error.raw_os_error());
+        let done = errno(programs[at].apply(&op));
+        let expected = errno(shadows[at].apply(&op));
+        let recent = &history[history.len().saturating_sub(12)..];
+        assert_eq!(done, expected, "seed {seed}, step {step}: {recent:?}");
+        let expected = view(elsewhere.path());
+        for (program, shadow) in programs.iter().zip(&shadows) {
+            let name = program.root.file_name().unwrap();
+            assert_eq!(
+                view(&program.root),
+                expected,
+                "seed {seed}, step {step} on {name:?}: {recent:?}"
+            );
+            let (open, expected) = (program.open_file(), shadow.open_file());
+            assert!(open == expected, "seed {seed}, step {step}, open on {name:?}: {recent:?}");
+        }
+    }
+    drop(programs);
+    mounts.end();
+}
+
+#[test]
+fn what_one_mount_does_another_sees_at_once() {
+    run_both(1, 150, "rate");
+    run_both(2, 150, "fixed");
+}
+
+/// Other seeds, for as long as `varve_testkit::soak` says.
+#[test]
+#[ignore = "a soak"]
+fn soak_of_two_mounts() {
+    println!(
+        "{}",
+        soak(|seed| run_both(seed, 200, ["rate", "fixed", "none"][(seed % 3) as usize]))
+    );
+}
+
+/// Programs wait while the server is away, and go on with their open files when it is back.
+#[test]
+fn programs_go_on_when_the_server_is_back() {
+    let Some(mut mounts) = Mounts::new(&["a", "b"], &[]) else { return };
+    let (a, b) = (mounts.path("a"), mounts.path("b"));
+    let mut file = File::create(a.join("log")).unwrap();
+    file.write_all(b"one ").unwrap();
+    mounts.restart(&[]);
+    file.write_all(b"two ").unwrap();
+    fs::create_dir(b.join("dir")).unwrap();
+    mounts.restart(&[]);
+    fs::rename(b.join("log"), b.join("dir/log")).unwrap();
+    file.write_all(b"three").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(fs::read(b.join("dir/log")).unwrap(), b"one two three");
+    assert_eq!(fs::read(a.join("dir/log")).unwrap(), b"one two three");
+    mounts.end();
+}
+
+/// The files of a client that is gone are closed when its session ends.
+#[test]
+fn a_client_that_is_killed_leaves_nothing_behind() {
+    let Some(mut mounts) = Mounts::new(&["a"], &["--session", "1"]) else { return };
+    mounts.mount("b");
+    let (a, b) = (mounts.path("a"), mounts.path("b"));
+    let file = File::create(b.join("open")).unwrap();
+    file.write_all_at(&vec![1; 300_000], 0).unwrap();
+    let daemon = daemon_of(&b);
+    fs::remove_file(a.join("open")).unwrap();
+    rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+    drop(file);
+    let objects = mounts.store().join("objects");
+    eventually("its file is gone", || {
+        let found = varve_testkit::Command::new("find").arg(&objects).args(["-type", "f"]).output();
+        found.unwrap().stdout.is_empty()
+    });
+    let _ = rustix::mount::unmount(&b, rustix::mount::UnmountFlags::DETACH);
+    mounts.names.retain(|name| name != "b");
+    mounts.end();
+}
