@@ -69,7 +69,7 @@ impl Client {
 
 /// A server, root's client and a user's, and the root directory.
 fn both(server: &Server) -> (Client, Client, Vec<u8>) {
-    let (mut root, mut user) = (connect(&server), connect(&server));
+    let (mut root, mut user) = (connect(server), connect(server));
     (user.ids, user.transaction) = ([USER, USER], 1 << 20);
     let top = root.root();
     (root, user, top)
