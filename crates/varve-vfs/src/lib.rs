@@ -6,12 +6,14 @@
 
 mod attr;
 mod error;
+mod file_locks;
 mod locks;
 mod ops;
 mod place;
 
 pub use attr::{Attr, FileType, Keep, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsage};
 pub use error::{Blocked, FsError, FsResult};
+pub use file_locks::{FileLock, LockKind, LockMode, LockOwner, LockRange, LockWait};
 pub use locks::{in_time, insist};
 pub use ops::{
     AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,
