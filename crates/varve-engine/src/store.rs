@@ -109,6 +109,17 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// process; it survives a power cut once [`Store::sync`] returns, or within 5 seconds.
     fn write(&self, batch: Batch) -> StoreResult<()>;
 
+    /// [`Store::write`] of rows that can be made again from what is written. Where there is no room a store may keep them in memory, as if
+    /// they were written, until [`Store::write_kept`] or there is room; a crash loses them then.
+    fn write_derived(&self, batch: Batch) -> StoreResult<()> {
+        self.write(batch)
+    }
+
+    /// Writes what [`Store::write_derived`] has kept in memory; if that `reclaims`, as what frees room.
+    fn write_kept(&self, _reclaims: bool) -> StoreResult<()> {
+        Ok(())
+    }
+
     /// Writes `rows`, durably when it returns and in any case after all that was written before; for many rows at
     /// once, which a store may take without its log. What a crash leaves of them is some of the first ones, unless
     /// the store says that it is all or nothing. `external` says what [`Batch::depends_on_external`] does.

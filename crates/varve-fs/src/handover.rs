@@ -40,6 +40,10 @@ impl VarveFs {
     /// synced: so the successor finds everything even if the closing fails, which is only logged.
     pub fn hand_over(&self) -> StoreResult<HandedOver> {
         self.abandon_unsettled();
+        // The successor knows nothing of what is only in memory.
+        if let Err(error) = self.store.write_kept(true) {
+            log::error!("files of clones that are open or known are lost to who has them: {error}");
+        }
         if let Err(error) = self.session.inodes.tidy_store() {
             log::error!("places of inodes that are known no more stay in the store: {error}");
         }

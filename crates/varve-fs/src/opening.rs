@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use varve_engine::options::DbOptions;
-use varve_engine::{Reserve, StoreError, StoreResult};
+use varve_engine::{Reserve, Store, StoreError, StoreResult};
 use varve_env::{Env, FileLock, ShadowEnv, is_no_space};
 
-use crate::clones::{SourceParts, Sources};
+use crate::clones::{KeptBytes, SourceParts, Sources, UnwrittenStore};
 use crate::dictionaries::Dictionaries;
 use crate::engine::{Engine, EngineKind};
 use crate::error::unopened;
@@ -155,6 +155,7 @@ impl VarveFs {
         }
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
         superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;
+        let (unwritten, store) = over(store, db.is_some(), &options);
         let ids = IdAllocator::open(Arc::clone(&store), keyspaces.meta).map_err(unopened(dir))?;
         let ids = Arc::new(ids);
         let dictionaries = Dictionaries::new(
@@ -172,16 +173,24 @@ impl VarveFs {
                 (Arc::clone(db), Arc::clone(&env), dir.clone(), options.clone());
             let (superblock, objects) = (superblock.clone(), Arc::clone(&objects));
             let ids = Arc::clone(&ids);
-            let ground =
-                SourceParts { db, env, dir, options, superblock, objects, ids, keyspaces, random };
-            Arc::new(Sources::new(ground))
+            Sources::new(SourceParts {
+                db,
+                env,
+                dir,
+                options,
+                superblock,
+                objects,
+                ids,
+                unwritten,
+                keyspaces,
+                random,
+            })
         });
         if let (Some(db), Some(sources)) = (&db, &sources) {
             cover_left(db, &|epoch, sees| sources.objects_of(epoch, sees))?;
         }
         let views = db.map(|db| Views::new(db, random));
         let lock = Mutex::new(Some(lock));
-        let serial = None;
         let parts = Parts {
             env,
             dir,
@@ -194,7 +203,7 @@ impl VarveFs {
             ids,
             dictionaries,
             views,
-            serial,
+            serial: None,
             sources,
             lost: Lost::default(),
         };
@@ -212,4 +221,16 @@ impl VarveFs {
             source,
         })
     }
+}
+
+/// What keeps rows of clones in memory over `store`, and the store of the file system: that one if there are clones.
+fn over(
+    store: Arc<dyn Store>,
+    has_clones: bool,
+    options: &MountOptions,
+) -> (Arc<UnwrittenStore>, Arc<dyn Store>) {
+    let bytes = Arc::new(KeptBytes::new(options.kept_bytes_max()));
+    let unwritten = Arc::new(UnwrittenStore::over(Arc::clone(&store), bytes));
+    let over: Arc<dyn Store> = Arc::<UnwrittenStore>::clone(&unwritten);
+    (unwritten, if has_clones { over } else { store })
 }

@@ -126,6 +126,11 @@ const UNCOUNTED_SHARE: usize = 8;
 const OPEN_TABLES_MAX: usize = 512;
 
 impl MountOptions {
+    /// Bytes of rows of clones that stay in memory where the device has no room for them. Taken then alone.
+    pub(crate) fn kept_bytes_max(&self) -> usize {
+        self.memory_budget_bytes / 16
+    }
+
     /// Inodes whose place is kept in memory.
     pub(crate) fn located_inodes(&self) -> usize {
         self.located_inodes_max.unwrap_or(self.memory_budget_bytes / 8 / LOCATED_INODE_BYTES)

@@ -73,6 +73,8 @@ pub struct Changes {
     pub released_sources: SmallVec<[InodeId; 1]>,
     /// The writes free room, so that they are taken on a full device too.
     pub reclaims_space: bool,
+    /// The rows can be made again from what is written, so that they may stay in memory where the device has no room.
+    pub derived: bool,
     /// The rows claim bytes outside of the store, which must be durable before the rows are.
     pub depends_on_external: bool,
 }
@@ -97,6 +99,7 @@ impl Changes {
             settles: false,
             released_sources: SmallVec::new(),
             reclaims_space: false,
+            derived: false,
             depends_on_external: false,
         }
     }

@@ -238,3 +238,55 @@ fn a_store_is_read_checked_and_dumped_without_any_room() {
         }
     }
 }
+
+/// A clone that nobody had looked at could not be listed, read or removed on a device without room.
+#[test]
+fn a_clone_is_listed_read_and_removed_without_any_room() {
+    for kind in [Kind::Ext4, Kind::Tmpfs] {
+        let Some(device) = Device::new(kind, 64, 4000) else { continue };
+        device.mount("rw");
+        let mnt = device.mnt();
+        let original = mnt.join("original");
+        for dir in 0..20 {
+            let dir = original.join(format!("{dir}/deep/er"));
+            fs::create_dir_all(&dir).unwrap();
+            for file in 0..20 {
+                fs::write(dir.join(file.to_string()), vec![file; 100 * usize::from(file)]).unwrap();
+            }
+        }
+        for number in 0..4 {
+            fs::write(original.join(format!("large{number}")), vec![number; 700_000]).unwrap();
+        }
+        run(varve().arg("clone").arg(&original).arg(mnt.join("copy")));
+        run(varve().arg("clone").arg(mnt.join("copy")).arg(mnt.join("again")));
+        // Nothing that can be compressed.
+        let noise = |number: u64| -> Vec<u8> {
+            let words = (number << 32..).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            words.flat_map(u64::to_be_bytes).take(20_000).collect()
+        };
+        let write =
+            |number: &u64| fs::write(mnt.join(format!("small{number}")), noise(*number)).is_err();
+        let refused = (0..).find(write);
+        assert!(refused.is_some());
+        device.take_room();
+        assert!(is_full(&fs::create_dir(mnt.join("more")).unwrap_err()), "{kind:?}");
+        let below = |dir: &str| -> Vec<_> {
+            let top = mnt.join(dir);
+            let found = files_in(&top).into_iter();
+            found
+                .map(|(path, bytes)| (path.strip_prefix(&top).unwrap().to_owned(), bytes))
+                .collect()
+        };
+        let expected = below("original");
+        assert_eq!(expected.len(), 404);
+        for copy in ["again", "copy"] {
+            assert!(below(copy) == expected, "{kind:?}: {copy}");
+            fs::metadata(mnt.join(copy).join("3/deep/er/7")).unwrap();
+        }
+        fs::remove_dir_all(mnt.join("again")).unwrap();
+        assert!(below("copy") == expected, "{kind:?}");
+        fs::remove_dir_all(mnt.join("copy")).unwrap();
+        device.unmount();
+        run(varve().arg("fsck").arg(device.store()));
+    }
+}

@@ -7,7 +7,8 @@
 //!    how large they are.
 //! 2. Whoever comes by a folded directory unfolds it first ([`unfold`], [`names`]): its names are copied, directories among
 //!    them as folded ones. Whoever writes to a file that borrows its bytes makes them its own first ([`shared`]).
-//! 3. What is folded or borrows has a reference row. A source whose last reference is returned goes ([`VarveFs::drop_returned_sources`]).
+//! 3. Where the device has no room for that, what is only looked at stays in memory ([`unwritten`]).
+//! 4. What is folded or borrows has a reference row. A source whose last reference is returned goes ([`VarveFs::drop_returned_sources`]).
 //!
 //! A clone is like any other part of the tree: it has the same `st_dev`, can be moved, linked, cloned and limited, and is
 //! in snapshots and transactions, where it is unfolded on its own.
@@ -22,7 +23,9 @@ mod names;
 mod released;
 mod shared;
 mod sources;
+mod state;
 mod unfold;
+mod unwritten;
 
 use std::collections::BTreeSet;
 
@@ -44,6 +47,7 @@ use crate::snapshots::stored_name::hidden_name;
 use names::Copying;
 use sources::hidden_of;
 pub(crate) use sources::{SourceParts, Sources, epochs_of};
+pub(crate) use unwritten::{KeptBytes, UnwrittenStore};
 
 /// Inode ids that are set aside for one clone at most.
 const BELOW_MAX: u64 = 1 << 40;
@@ -98,7 +102,7 @@ impl VarveFs {
             }
         };
         let cloned = self.clone_from(source, original, parent, name);
-        if !sources.lends(source, self.store.as_ref())? {
+        if !sources.lends(source, sources.db.as_ref())? {
             // It failed, or has copied everything already.
             sources.note_returned(source);
             self.drop_sources_after_view(&changing);
@@ -182,6 +186,10 @@ impl VarveFs {
     /// Lets go of sources that nothing needs any more, if references were returned since the last time.
     pub(crate) fn drop_returned_sources(&self) {
         let Some(sources) = &self.sources else { return };
+        if self.views.is_some() && sources.unwritten.has_written() {
+            // What returned references without ending them has ended them now.
+            hidden_of(&sources.db).into_keys().for_each(|source| sources.note_returned(source));
+        }
         if self.views.is_some()
             && sources.returned.is_due()
             && let Ok(views) = self.views()
@@ -220,7 +228,7 @@ impl VarveFs {
         let (sources, mut hidden) = (self.sources()?, None);
         // The newest first, as it may be the last that needs an older one.
         while let Some(epoch) = asked.last().copied() {
-            if !sources.lends(epoch, self.store.as_ref())? {
+            if !sources.lends(epoch, sources.db.as_ref())? {
                 let hidden = hidden.get_or_insert_with(|| hidden_of(&sources.db));
                 if let Some(stored) = hidden.get(&epoch) {
                     self.drop_unread(epoch, stored, asked)?;
@@ -250,7 +258,7 @@ impl VarveFs {
     /// Whether anything reads from the state of the epoch `epoch`.
     pub(crate) fn is_source(&self, epoch: Epoch) -> FsResult<bool> {
         let sources = self.sources()?;
-        Ok(sources.lends(epoch, self.store.as_ref())? || sources.lends_to_views(epoch)?)
+        Ok(sources.lends(epoch, sources.db.as_ref())? || sources.lends_to_views(epoch)?)
     }
 
     /// The first folded directory from `from` on that reads from the state of the epoch `source`.

@@ -4,25 +4,24 @@
 //! a dot and which nobody sees. It stays as long as a reference row anywhere names it: in the main tree, in a view that is open,
 //! or in another source. When a user deletes a snapshot that is a source it only loses its name.
 //!
-//! What a source or a snapshot itself has not copied is unfolded in a branch over it, which belongs to it and stays as
-//! long as it does: so the inode ids that it shows never change.
+//! What a source or a snapshot itself has not copied is unfolded in a branch over it ([`State`]), which belongs to it and stays as
+//! long as it does: so the inode ids that it shows never change. It begins with the first row that it gets.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
-use varve_engine::{
-    Branch, BranchOptions, Db, Direction, SnapshotStore, Store, StoreError, StoreResult,
-};
+use varve_engine::{Branch, Db, Direction, SnapshotStore, Store, StoreError, StoreResult};
 use varve_env::Env;
 use varve_schema::RowKey;
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
 use super::released::Released;
+use super::state::{State, info_of, name_of};
+use super::unwritten::UnwrittenStore;
 use crate::dictionaries::Dictionaries;
 use crate::epoch::Epoch;
 use crate::error;
@@ -43,8 +42,6 @@ use crate::views::ViewParts;
 const OPEN_MAX: usize = 8;
 /// A view has an eighth of the memory that the main tree has for the places of inodes.
 const LOCATED_SHARE: usize = 8;
-/// What the info of a branch begins with in which a state is unfolded; its epoch follows.
-const UNFOLDED: &str = "unfolded ";
 
 /// The states of a store, shared by the main tree and all others.
 pub(crate) struct Sources {
@@ -58,6 +55,10 @@ pub(crate) struct Sources {
     ids: Arc<IdAllocator>,
     keyspaces: Keyspaces,
     openings: Arc<Openings>,
+    /// The store as the main tree sees it.
+    pub(super) unwritten: Arc<UnwrittenStore>,
+    /// The states that something is unfolded in, or may be, by epoch. One that has rows in memory stays.
+    states: Mutex<BTreeMap<Epoch, Arc<UnwrittenStore>>>,
     /// The open ones by epoch, the one used last at the end. Held while one is opened.
     open: Mutex<Vec<(Epoch, Arc<VarveFs>)>>,
     /// The row locks of views by epoch, as long as one is open.
@@ -99,6 +100,7 @@ pub(crate) struct SourceParts {
     pub(crate) superblock: Superblock,
     pub(crate) objects: Arc<Objects>,
     pub(crate) ids: Arc<IdAllocator>,
+    pub(crate) unwritten: Arc<UnwrittenStore>,
     pub(crate) keyspaces: Keyspaces,
     /// Drawn anew each time.
     pub(crate) random: u64,
@@ -106,16 +108,18 @@ pub(crate) struct SourceParts {
 
 impl Sources {
     /// Those of the store of which this is the main tree's.
-    pub(crate) fn new(ground: SourceParts) -> Sources {
-        let SourceParts { db, env, dir, options, superblock, objects, ids, keyspaces, random } =
-            ground;
+    pub(crate) fn new(ground: SourceParts) -> Arc<Sources> {
+        let SourceParts { db, env, dir, options, superblock, objects, ids, .. } = ground;
+        let SourceParts { unwritten, keyspaces, random, .. } = ground;
         let main: Arc<dyn Store> = Arc::<Db>::clone(&db);
         let openings = Openings::new(Arc::clone(&env), main, keyspaces.lookups, random);
         let (open, locks) = (Mutex::default(), Mutex::default());
         let (of_views, folded) = (Mutex::default(), Mutex::default());
         let hidden = hidden_of(&db).into_keys().collect();
         let (unfoldings, returned) = (Unfoldings::default(), Released::of(hidden));
-        Sources {
+        let sources = Arc::new(Sources {
+            unwritten,
+            states: Mutex::default(),
             db,
             env,
             dir,
@@ -131,7 +135,19 @@ impl Sources {
             folded,
             unfoldings,
             returned,
-        }
+        });
+        let of = Arc::downgrade(&sources);
+        sources.unwritten.write_older_by(move |reclaims| match of.upgrade() {
+            Some(sources) => sources.write_kept_before(Epoch::LAST, reclaims),
+            None => Ok(()),
+        });
+        sources
+    }
+
+    /// Writes what states older than `epoch` keep in memory.
+    fn write_kept_before(&self, epoch: Epoch, reclaims: bool) -> StoreResult<()> {
+        let states: Vec<_> = self.states.lock().range(..epoch).map(|it| Arc::clone(it.1)).collect();
+        states.iter().try_for_each(|state| state.write_kept(reclaims))
     }
 
     /// How many batches of unfolding have ended.
@@ -227,7 +243,7 @@ impl Sources {
             open.push(found);
             return Ok(fs);
         }
-        let name = self.name_of(epoch).ok_or_else(|| missing(epoch))?;
+        let name = name_of(&self.db, epoch).ok_or_else(|| missing(epoch))?;
         let store = self.state(epoch, &name)?;
         let (names, compression) = (self.keyspaces.dictionaries, self.superblock.compression);
         let ids = Arc::clone(&self.ids);
@@ -243,7 +259,11 @@ impl Sources {
     }
 
     /// A named snapshot as a store in which directories can be unfolded.
-    pub(crate) fn snapshot(&self, epoch: Epoch, stored: &str) -> FsResult<Arc<dyn Store>> {
+    pub(crate) fn snapshot(
+        self: &Arc<Self>,
+        epoch: Epoch,
+        stored: &str,
+    ) -> FsResult<Arc<dyn Store>> {
         let _open = self.open.lock();
         self.state(epoch, stored)
     }
@@ -261,25 +281,27 @@ impl Sources {
         Ok(found)
     }
 
-    /// REQUIRES: `open` is held, so that a state gets one branch.
-    fn state(&self, epoch: Epoch, stored: &str) -> FsResult<Arc<dyn Store>> {
+    /// REQUIRES: `open` is held, so that a state is opened once.
+    fn state(self: &Arc<Self>, epoch: Epoch, stored: &str) -> FsResult<Arc<dyn Store>> {
+        if let Some(open) = self.states.lock().get(&epoch) {
+            return Ok(Arc::<UnwrittenStore>::clone(open));
+        }
         let snapshot = self.db.open_snapshot(stored).map_err(error::store)?;
         if !self.has_folded(epoch, &snapshot)? {
             return Ok(Arc::new(snapshot));
         }
-        let info = info_of(epoch);
-        let branches = self.db.branches();
-        let branch = match branches.iter().find(|branch| branch.info == info) {
-            Some(branch) => self.db.open_branch(branch.id),
-            None => self.db.branch(&BranchOptions {
-                snapshot: Some(stored.to_owned()),
-                private: vec![self.keyspaces.lookups],
-                written: vec![self.keyspaces.meta, self.keyspaces.data],
-                info,
-                ..BranchOptions::default()
-            }),
-        };
-        Ok(Arc::new(branch.map_err(error::store)?))
+        let state = State::open(&self.db, epoch, self.keyspaces, snapshot).map_err(error::store)?;
+        let state = UnwrittenStore::over(Arc::new(state), self.unwritten.bytes());
+        let of = Arc::downgrade(self);
+        state.write_older_by(move |reclaims| match of.upgrade() {
+            Some(sources) => sources.write_kept_before(epoch, reclaims),
+            None => Ok(()),
+        });
+        let state = Arc::new(state);
+        let mut states = self.states.lock();
+        states.retain(|_, state| Arc::strong_count(state) > 1 || !state.is_empty());
+        states.insert(epoch, Arc::clone(&state));
+        Ok(state)
     }
 
     /// Deletes the state of the epoch `epoch`, which the store calls `stored`, with what was unfolded in it. Nobody can begin
@@ -287,6 +309,7 @@ impl Sources {
     pub(crate) fn delete(&self, epoch: Epoch, stored: &str) -> FsResult<()> {
         let mut open = self.open.lock();
         open.retain(|(known, _)| *known != epoch);
+        self.states.lock().remove(&epoch);
         let info = info_of(epoch);
         for branch in self.db.branches().iter().filter(|branch| branch.info == info) {
             let branch = self.db.open_branch(branch.id).map_err(error::store)?;
@@ -301,17 +324,12 @@ impl Sources {
     pub(crate) fn close(&self) {
         let open = std::mem::take(&mut *self.open.lock());
         drop(open);
+        self.states.lock().clear();
     }
 
     /// The epochs of all named snapshots.
     pub(crate) fn epochs(&self) -> Vec<Epoch> {
         epochs_of(&self.db)
-    }
-
-    fn name_of(&self, epoch: Epoch) -> Option<String> {
-        let stored = self.db.snapshots();
-        let is_it = |name: &str| parse_name(name).is_some_and(|(known, _)| known == epoch);
-        stored.into_iter().find(|stored| is_it(&stored.name)).map(|stored| stored.name)
     }
 
     /// Whether something in `state` reads from the source of the epoch `source`. From the end on, as files are
@@ -382,10 +400,6 @@ pub(super) fn hidden_of(db: &Db) -> BTreeMap<Epoch, String> {
 pub(crate) fn epochs_of<C: FromIterator<Epoch>>(db: &Db) -> C {
     let stored = db.snapshots();
     stored.iter().filter_map(|stored| Some(parse_name(&stored.name)?.0)).collect()
-}
-
-fn info_of(epoch: Epoch) -> Bytes {
-    format!("{UNFOLDED}{}", epoch.get()).into_bytes().into()
 }
 
 fn missing(epoch: Epoch) -> FsError {

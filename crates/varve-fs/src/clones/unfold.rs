@@ -202,6 +202,7 @@ impl VarveFs {
         }
         let (mut changes, folded) = copying.finish();
         changes.standing = Standing::Happened;
+        changes.derived = true;
         if done {
             dir_info_mut(&mut row)?.source = None;
             changes.delete_meta(RowKey::clone_reference(source.id(), dir));

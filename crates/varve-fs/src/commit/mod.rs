@@ -219,6 +219,7 @@ impl VarveFs {
         view.objects.sync_claimed().map_err(error::sync)?;
         let quiet = view.locks.lock_all();
         let guards = self.locks.lock_all();
+        self.store.write_kept(false).map_err(error::store)?;
         if let Some(serial) = &view.serial {
             serial.settle().map_err(error::store)?;
         }

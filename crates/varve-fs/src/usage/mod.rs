@@ -147,7 +147,11 @@ impl Accounts {
         changes.put_dirs();
         let before = self.dirs.before(&changes.dirs);
         let batch = to_batch(changes, (self.meta, self.data));
-        self.store.write(batch).map_err(error::store)?;
+        let written = match changes.derived {
+            true => self.store.write_derived(batch),
+            false => self.store.write(batch),
+        };
+        written.map_err(error::store)?;
         self.dirs.keep(changes.dirs.drain(..), &before);
         begun.keep();
         if let Some(reserved) = reserved {

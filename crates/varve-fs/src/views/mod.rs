@@ -138,7 +138,7 @@ impl VarveFs {
         // What the view sees is older than this id: it would be taken for unknown to the view otherwise.
         let epoch = self.ids.begin_epoch()?;
         preimages.begin(epoch);
-        let pinned = pin(epoch).map_err(error::store);
+        let pinned = self.store.write_kept(false).and_then(|()| pin(epoch)).map_err(error::store);
         drop(guards);
         self.save_straight(epoch, &straight, pinned, unpin)
     }

@@ -7,6 +7,7 @@ mod bench;
 mod bounds;
 mod clone_merges;
 mod clones;
+mod clones_full;
 mod closing;
 mod commits;
 mod commits_together;

@@ -5,8 +5,9 @@
 //!
 //! 1. The store is filled until nothing more is taken, or its daemon is killed before.
 //! 2. On the device as it is a check passes, a read-only mount shows the files, and the store mounts.
-//! 3. All of it can be removed, one after the other, without one refusal.
-//! 4. The room comes back within a minute, and files are taken again.
+//! 3. A clone that nobody has looked at before has all that its original has.
+//! 4. All of it can be removed, one after the other, without one refusal.
+//! 5. The room comes back within a minute, and files are taken again.
 //!
 //! A case that fails is told, and the others go on; so the table is one of all.
 
@@ -40,6 +41,11 @@ const BUSY_TRIES: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// Lines of the daemons' log that are shown of a case that is wrong, the last ones.
 const LOG_LINES_MAX: usize = 20;
+/// The directory that is cloned, and its clone.
+const ORIGINAL: &str = "original";
+const CLONE: &str = "copy";
+/// The most bytes that are cloned.
+const CLONED_BYTES_MAX: u64 = 24 << 20;
 /// The daemon is killed within this time.
 const KILL_WITHIN_MS: u64 = 20_000;
 
@@ -56,6 +62,8 @@ struct Case {
     has_others: bool,
     /// No more files can be made on the device.
     no_inodes: bool,
+    /// A clone is there, and nobody looks at it before the device is full.
+    has_clone: bool,
     /// When the daemon is killed; not if it is unmounted.
     kill_after: Option<Duration>,
 }
@@ -82,14 +90,19 @@ impl Case {
             no_inodes: kind.has_inode_limit() && random.below(4) == 0,
             kill_after: (random.below(3) > 0)
                 .then(|| Duration::from_millis(random.below(KILL_WITHIN_MS))),
+            has_clone: random.below(2) == 0,
         }
     }
 
     fn told(&self) -> String {
         let mut beside = Vec::new();
-        for (is, what) in
-            [(self.is_held, "held"), (self.has_others, "others"), (self.no_inodes, "inodes")]
-        {
+        let parts = [
+            (self.is_held, "held"),
+            (self.has_others, "others"),
+            (self.no_inodes, "inodes"),
+            (self.has_clone, "clone"),
+        ];
+        for (is, what) in parts {
             beside.extend(is.then_some(what));
         }
         let end = match self.kill_after {
@@ -98,7 +111,7 @@ impl Case {
         };
         let (kind, fill) = (self.kind.name(), self.fill.name());
         format!(
-            "{:>6}  {kind:<5} {:>5} MiB  {fill:<12}  {:<20}  {end:<11}",
+            "{:>6}  {kind:<5} {:>5} MiB  {fill:<12}  {:<25}  {end:<11}",
             self.seed,
             self.mib,
             beside.join(" ")
@@ -124,7 +137,9 @@ pub(super) fn run(task: &Task) -> Outcome {
     }
     let begin = Instant::now();
     let (mut cases, mut failed, mut left_out) = (0, 0, 0);
-    println!("  seed  storage           fill          beside                end          outcome");
+    println!(
+        "  seed  storage           fill          beside                     end          outcome"
+    );
     for seed in task.how.seed.. {
         let is_over = match task.rounds {
             Some(rounds) => cases >= rounds,
@@ -193,6 +208,11 @@ fn on(case: &Case, storage: &Storage, varve: &mut Varve) -> Result<Came, Failure
     if case.is_held {
         hold(varve, &root, case, empty.available_bytes / 4, &mut random)?;
     }
+    if case.has_clone {
+        let bytes = CLONED_BYTES_MAX.min(empty.available_bytes / 8);
+        clone(varve, &root, case, bytes, &mut random)
+            .map_err(|error| format!("a clone: {error}"))?;
+    }
     let others = storage.dir().join("others");
     if case.has_others {
         let available = || Ok(storage.left().map_err(io::Error::other)?.available_bytes);
@@ -211,6 +231,9 @@ fn on(case: &Case, storage: &Storage, varve: &mut Varve) -> Result<Came, Failure
     if case.is_held {
         let delete = Step::new(varve.program()).args(["snapshot", "delete"]);
         delete.arg(&root).arg("held").quiet().map_err(named("the snapshot"))?;
+    }
+    if case.has_clone {
+        compare(&root.join(ORIGINAL), &root.join(CLONE))?;
     }
     came.removed = fill::empty(&root)?;
     let others_bytes = fs::metadata(&others).map_or(0, |file| file.len());
@@ -313,6 +336,40 @@ fn hold(varve: &Varve, root: &Path, case: &Case, bytes: u64, random: &mut Random
     let create = Step::new(varve.program()).args(["snapshot", "create"]);
     create.arg(root).arg("held").quiet()?;
     fill::empty(&dir)?;
+    Ok(())
+}
+
+/// A directory with files of `bytes` bytes, and a clone of it.
+fn clone(varve: &Varve, root: &Path, case: &Case, bytes: u64, random: &mut Random) -> Outcome {
+    let (dir, to) = (root.join(ORIGINAL), root.join(CLONE));
+    fs::create_dir(&dir)?;
+    fill::fill(&dir, case.fill, random, bytes, &Progress::default())?;
+    Step::new(varve.program()).arg("clone").arg(&dir).arg(&to).quiet()
+}
+
+/// Fails unless `clone` has the names and bytes that `original` has.
+fn compare(original: &Path, clone: &Path) -> Outcome {
+    let named = |error: io::Error| format!("{}: {error}", clone.display());
+    let mut names: Vec<_> = fs::read_dir(clone)
+        .and_then(|dir| dir.map(|entry| Ok(entry?.file_name())).collect())
+        .map_err(named)?;
+    let mut expected: Vec<_> =
+        fs::read_dir(original)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?;
+    names.sort();
+    expected.sort();
+    if names != expected {
+        return Err(format!("{} has other names", clone.display()).into());
+    }
+    for name in names {
+        let (one, other) = (original.join(&name), clone.join(&name));
+        if fs::symlink_metadata(&other).map_err(named)?.is_dir() {
+            compare(&one, &other)?;
+        } else if fs::read(&one)?
+            != fs::read(&other).map_err(|error| format!("{}: {error}", other.display()))?
+        {
+            return Err(format!("{} has other bytes", other.display()).into());
+        }
+    }
     Ok(())
 }
 
