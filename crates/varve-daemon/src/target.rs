@@ -15,6 +15,7 @@ use varve_fs::superblock::SUPERBLOCK_NAME;
 use varve_fuse::MountPoint;
 
 use crate::holder::seen_mount;
+use crate::mount::is_server;
 use crate::mount_source::store_and_view;
 use crate::mount_table::{find_mount, mount_of_opened, open, within_mount};
 use crate::socket::{check_listener, unreached};
@@ -99,6 +100,11 @@ pub(crate) fn target_and_view(path: &Path) -> Result<(Target, Option<ViewName>)>
 
 fn target_on(mount: &MountPoint) -> Result<(Target, Option<ViewName>)> {
     match store_and_view(&mount.source) {
+        (server, None) if is_server(server.as_os_str()) => {
+            let (dir, server) = (mount.dir.display(), server.display());
+            Err(Error::failed(format!("{dir} is a mount of {server}, and this command works on stores and their own mounts"))
+                .hint("run it on the machine that serves the store, once the server is stopped"))
+        }
         (store, None) if !store::is_store(&store) => {
             let text = format!("there is no store at {} any more", store.display());
             let error = Error::failed(text)

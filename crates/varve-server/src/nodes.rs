@@ -12,7 +12,7 @@ use varve_vfs::{FsResult, Place, Vfs};
 use varve_wire::Node;
 
 /// The most inodes that stay looked up.
-const NODES_MAX: usize = 1 << 18;
+const NODES_MAX: usize = 1 << 17;
 const SHARDS: usize = 64;
 
 #[derive(Default)]
@@ -60,6 +60,14 @@ impl Nodes {
         let found = vfs.lookup_at(ino, place, false)?;
         self.note(vfs, found.attr.ino);
         Ok(ino)
+    }
+
+    /// Forgets all inodes.
+    pub(crate) fn clear(&self, vfs: &dyn Vfs) {
+        for shard in &self.shards {
+            let shard = std::mem::take(&mut *shard.lock());
+            shard.used.into_keys().for_each(|ino| vfs.forget(InodeId::new(ino), 1));
+        }
     }
 
     /// Forgets an inode that is gone.

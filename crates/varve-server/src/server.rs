@@ -169,6 +169,7 @@ impl Server {
         for session in shared.service.sessions.all() {
             shared.service.end(&session);
         }
+        shared.service.nodes.clear(&*shared.service.vfs);
     }
 
     /// Returns an address by which this machine reaches the listener.

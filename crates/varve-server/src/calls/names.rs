@@ -136,10 +136,12 @@ impl Call<'_> {
         done()
     }
 
-    /// A name of `target` is gone. An inode without names must not stay looked up: its rows would stay.
+    /// A name of `target` is gone. A file without names must not stay looked up, because its bytes would stay. What has
+    /// none, such as a directory, may: a program can still be in it.
     fn removed(&self, target: Option<&Attr>) {
         if let Some(target) = target
-            && (target.nlink <= 1 || target.kind == FileType::Directory)
+            && target.kind == FileType::Regular
+            && target.nlink <= 1
         {
             self.service.nodes.forget(self.vfs(), target.ino);
         }
