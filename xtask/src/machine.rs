@@ -1,7 +1,8 @@
 //! The machine under a run: its own mount namespace, its scratch directory, the `varve` program and its
 //! daemon.
 //!
-//! [`Varve`] is a store and its mount, served by a [`Daemon`].
+//! [`Varve`] is a store and its mount, served by a [`Daemon`]; with `VARVE_TEST_SERVER` set it is the mount of a client
+//! whose server has the store.
 //!
 //! Nothing stays behind: [`enter_private_namespace`] moves the run into a mount namespace of its own, so
 //! that every mount (and every loop device under one) goes away with the last process of the run, however
@@ -9,6 +10,7 @@
 //! started it; [`Scratch`] is removed when it is dropped.
 
 mod daemon;
+mod server;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -18,8 +20,12 @@ use std::process::Command;
 use rustix::mount::{UnmountFlags, unmount};
 
 use daemon::Daemon;
+use server::Server;
 
 use crate::run::{Failure, Outcome, Step, workspace_root};
+
+/// If this is set, stores are mounted through a server.
+const THROUGH_SERVER: &str = "VARVE_TEST_SERVER";
 
 /// Set for the process that already runs in its own namespace.
 const NAMESPACE_MARK: &str = "VARVE_XTASK_NAMESPACE";
@@ -126,6 +132,7 @@ pub(crate) struct Varve {
     mount_point: PathBuf,
     log: PathBuf,
     mount_args: Vec<String>,
+    server: Option<Server>,
     daemon: Option<Daemon>,
 }
 
@@ -154,6 +161,7 @@ impl Varve {
             mount_point: scratch.dir("varve")?,
             log: scratch.path(LOG_NAME),
             mount_args: mount_args.to_vec(),
+            server: None,
             daemon: None,
         })
     }
@@ -175,12 +183,18 @@ impl Varve {
 
     /// The same with further arguments.
     pub(crate) fn mount_with(&mut self, arguments: &[&str]) -> Outcome {
+        let mut source = self.store.clone();
+        if std::env::var_os(THROUGH_SERVER).is_some() {
+            let server = Server::start(&self.program, &self.store, &self.log)?;
+            source = server.source().into();
+            self.server = Some(server);
+        }
         let mut command = daemon::command(&self.program);
         command
             .args(["mount", "-f"])
             .args(&self.mount_args)
             .args(arguments)
-            .arg(&self.store)
+            .arg(source)
             .arg(&self.mount_point);
         self.daemon = Some(Daemon::start(command, &self.mount_point, &self.log)?);
         Ok(())
@@ -189,13 +203,16 @@ impl Varve {
     /// Unmounts and waits for the daemon's end, which must be clean.
     pub(crate) fn unmount(&mut self) -> Outcome {
         Step::new(&self.program).arg("umount").arg(&self.mount_point).quiet()?;
-        self.daemon.take().map_or(Ok(()), Daemon::wait_for_end)
+        self.daemon.take().map_or(Ok(()), Daemon::wait_for_end)?;
+        self.server.take().map_or(Ok(()), Server::stop)
     }
 
     /// Kills the daemon without warning (SIGKILL) and takes the dead mount away.
     pub(crate) fn kill(&mut self) -> Outcome {
         let Some(daemon) = self.daemon.take() else { return Err("no daemon runs".into()) };
         daemon.kill()?;
+        // The server dies without warning too.
+        drop(self.server.take());
         unmount(&self.mount_point, UnmountFlags::DETACH)?;
         Ok(())
     }

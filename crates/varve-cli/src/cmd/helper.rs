@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Where there is no link of that name mount(8) runs the helper of libfuse, mount.fuse, which runs
-//! `varve STORE DIR -o OPTIONS`: a store's path in the place of a verb asks for the helper too.
+//! `varve STORE DIR -o OPTIONS`: a store's path, or the address of a server, in the place of a verb asks for the helper too.
 //!
 //! `mount -o remount,ro DIR` comes here as the option `remount`, and changes the flags of the mount that is
 //! there.
@@ -53,7 +53,8 @@ pub(crate) fn arguments() -> Option<Vec<OsString>> {
     let program = arguments.next()?;
     let name = Path::new(&program).file_name()?.to_str()?;
     let arguments: Vec<OsString> = arguments.collect();
-    let is_place = arguments.first().is_some_and(|first| Path::new(first).is_absolute());
+    let is_source = |first: &OsString| Path::new(first).is_absolute() || mounts::is_server(first);
+    let is_place = arguments.first().is_some_and(is_source);
     (is_place || HELPER_NAMES.contains(&name)).then_some(arguments)
 }
 
