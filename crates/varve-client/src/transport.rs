@@ -113,8 +113,14 @@ struct Input {
     made: u64,
 }
 
-/// Which session the open files are known in.
-type Known = Option<(u32, u32)>;
+/// In which session the open files are open.
+struct Known {
+    /// The epoch of the server, and the session.
+    session: (u32, u32),
+    /// The number of the last request of a recovery. It grows over all of them: a session whose recovery was cut off knows
+    /// the numbers of that one.
+    number: u64,
+}
 
 /// All connections of a client.
 pub(crate) struct Transport {
@@ -123,7 +129,6 @@ pub(crate) struct Transport {
     slots: Vec<Slot>,
     free: Mutex<Vec<usize>>,
     freed: Condvar,
-    /// The epoch of the server and the session in which the open files are open.
     known: Mutex<Known>,
     is_ending: AtomicBool,
 }
@@ -243,7 +248,7 @@ impl Transport {
             // The last slot is for requests that come before all others on a new session.
             free: Mutex::new((0..slots - 1).rev().collect()),
             freed: Condvar::new(),
-            known: Mutex::new(Some((epoch, welcome.session))),
+            known: Mutex::new(Known { session: (epoch, welcome.session), number: 0 }),
             is_ending: AtomicBool::new(false),
         };
         Ok((transport, welcome, epoch))
@@ -462,27 +467,28 @@ impl Transport {
         }
         let begin = Instant::now();
         let (mut pause, pause_max) = PAUSES;
-        let (stream, welcome, epoch) = loop {
+        let stream = loop {
             if self.is_ending() {
                 return Err(CallError::Ending);
             }
             match hello(&self.options, line.number) {
-                Ok(connected) => break connected,
+                Ok((stream, welcome, epoch)) => {
+                    match self.recover(inner, &stream, (epoch, welcome.session)) {
+                        Ok(()) => break stream,
+                        Err(error) => {
+                            let _ = stream.shutdown(Shutdown::Both);
+                            self.check_wait(begin, &error)?;
+                        }
+                    }
+                }
                 Err(ConnectError::Refused(reason)) => return Err(CallError::Refused(reason)),
                 Err(error) => {
-                    if self.options.wait_max.is_some_and(|wait_max| begin.elapsed() >= wait_max) {
-                        return Err(CallError::TimedOut(error.to_string()));
-                    }
-                    log::debug!("{error}");
+                    self.check_wait(begin, &error)?;
                 }
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(pause_max);
         };
-        self.recover(inner, &stream, (epoch, welcome.session)).map_err(|error| {
-            let _ = stream.shutdown(Shutdown::Both);
-            CallError::TimedOut(error.to_string())
-        })?;
         if made > 0 {
             log::info!("connection {} to {} is there again", line.number, self.options.address);
         }
@@ -499,19 +505,28 @@ impl Transport {
         Ok(())
     }
 
+    /// Fails if calls have waited since `begin` for as long as they may.
+    fn check_wait(&self, begin: Instant, error: &dyn std::error::Error) -> Result<(), CallError> {
+        if self.options.wait_max.is_some_and(|wait_max| begin.elapsed() >= wait_max) {
+            return Err(CallError::TimedOut(error.to_string()));
+        }
+        log::debug!("{error}");
+        Ok(())
+    }
+
     /// Opens all open files again, unless the session is the one that has them.
     fn recover(&self, inner: &Inner, stream: &TcpStream, session: (u32, u32)) -> io::Result<()> {
         let mut known = self.known.lock();
-        if *known == Some(session) {
+        if known.session == session {
             return Ok(());
         }
         let mut input = Input::default();
-        // The last slot is for these; a new session knows no numbers yet.
+        // The last slot is for these.
         let slot = (self.slots.len() - 1) as u32;
-        let mut number = 0;
         let mut message = Vec::new();
         for (file, open) in inner.files.all() {
-            number += 1;
+            known.number += 1;
+            let number = known.number;
             let node = inner.nodes.node(open.ino);
             let request = Request::Open { node, flags: open.flags.into(), file, again: true };
             message.clear();
@@ -532,7 +547,7 @@ impl Transport {
         }
         // What the server before has said holds no longer than its leases, which the new one waits out.
         inner.leases.recall();
-        *known = Some(session);
+        known.session = session;
         Ok(())
     }
 

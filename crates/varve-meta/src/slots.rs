@@ -78,12 +78,13 @@ impl Slots {
         }
     }
 
-    /// A request has this answer, which is kept if the request must not be executed again.
-    pub fn end(&mut self, slot: u32, number: u64, answer: Option<&[u8]>) {
-        let Some(slot) = self.slots.get_mut(slot as usize) else { return };
-        if slot.number == number {
-            slot.state = answer.map_or(State::Answered, |answer| State::Kept(answer.to_vec()));
-        }
+    /// A request has this answer, which is kept if the request must not be executed again. Returns false if a later
+    /// request has taken its slot.
+    pub fn end(&mut self, slot: u32, number: u64, answer: Option<&[u8]>) -> bool {
+        let slot = self.slots.get_mut(slot as usize).filter(|slot| slot.number == number);
+        let Some(slot) = slot else { return false };
+        slot.state = answer.map_or(State::Answered, |answer| State::Kept(answer.to_vec()));
+        true
     }
 
     /// Returns whether a request is being executed.
@@ -102,13 +103,13 @@ mod tests {
         assert_eq!(slots.begin(2, 1), Begun::New);
         assert_eq!(slots.begin(2, 1), Begun::UnderWay);
         assert!(slots.is_busy());
-        slots.end(2, 1, Some(b"done"));
+        assert!(slots.end(2, 1, Some(b"done")));
         assert_eq!(slots.begin(2, 1), Begun::Again(b"done"));
         assert_eq!(slots.begin(2, 2), Begun::New);
         assert_eq!(slots.begin(2, 1), Begun::Superfluous);
-        slots.end(2, 1, Some(b"late"));
+        assert!(!slots.end(2, 1, Some(b"late")));
         assert_eq!(slots.begin(2, 2), Begun::UnderWay, "an older answer changes nothing");
-        slots.end(2, 2, None);
+        assert!(slots.end(2, 2, None));
         assert_eq!(slots.begin(2, 2), Begun::New, "a read is executed again");
     }
 

@@ -239,7 +239,7 @@ impl Call<'_> {
             Keep::Never => 0,
             // The file systems that are served keep attributes for ever or not at all.
             Keep::Forever | Keep::For(_) => {
-                self.service.changes.grant(&object, self.session.id, learned)
+                self.service.changes.grant(&object, self.session, learned)
             }
         };
         attr::Attr::new(attr, keep_ms)
@@ -261,7 +261,9 @@ impl Call<'_> {
         let place = self.vfs().place(attr.ino).ok().flatten().map(varve_vfs::Place::to_bytes);
         let keep_ms = name.map_or(0, |(dir, name)| {
             let object = Cached::Name(dir.get(), name.to_vec());
-            self.service.changes.grant(&object, self.session.id, learned)
+            // A change of a name that is under way is never the one that has found or made it.
+            let learned = Learned { by_own_change: false, ..learned };
+            self.service.changes.grant(&object, self.session, learned)
         });
         attr::Entry { attr: self.attr(attr, learned), place, keep_ms }
     }

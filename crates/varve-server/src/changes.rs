@@ -9,6 +9,7 @@
 //! call, is what the call finds.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use varve_types::InodeId;
 use varve_wire::{Cached, Notice};
 
 use crate::server::Clock;
-use crate::session::Sessions;
+use crate::session::{Session, Sessions};
 
 const SHARDS: usize = 64;
 const PLACES_PER_SHARD: usize = 1024;
@@ -44,27 +45,10 @@ pub(crate) struct Changes {
     awaited: Mutex<HashMap<(SessionId, u64), Arc<Awaited>>>,
     /// How many changes have ended.
     ended: AtomicU64,
+    /// Its keys are random: a client cannot choose names whose numbers are alike.
+    hash: RandomState,
     pub(crate) clock: Clock,
     epoch: u32,
-}
-
-/// Something that changes, by its hash.
-fn number(object: &Cached) -> u64 {
-    let (dir, name) = match object {
-        Cached::Inode(ino) => return mix(*ino),
-        Cached::Name(dir, name) => (*dir, name),
-    };
-    let folded = name.iter().fold(dir ^ 0x9e37_79b9_7f4a_7c15, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    mix(folded)
-}
-
-/// Spreads the bits of a number (the finalizer of SplitMix64).
-fn mix(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }
 
 impl Changes {
@@ -77,7 +61,13 @@ impl Changes {
             leases.push(Mutex::new(shard));
         }
         let names = (0..NAME_LOCKS).map(|_| Mutex::default()).collect();
-        Changes { leases, names, awaited: Mutex::default(), ended: AtomicU64::new(0), clock, epoch }
+        let (awaited, ended, hash) = (Mutex::default(), AtomicU64::new(0), RandomState::new());
+        Changes { leases, names, awaited, ended, hash, clock, epoch }
+    }
+
+    /// Returns the number of something that changes.
+    fn number(&self, object: &Cached) -> u64 {
+        self.hash.hash_one(object)
     }
 
     fn shard(&self, number: u64) -> (&Mutex<Leases>, u64) {
@@ -90,9 +80,12 @@ impl Changes {
     }
 
     /// Returns for how long `session` may keep what it has learned, in milliseconds.
-    pub(crate) fn grant(&self, object: &Cached, session: SessionId, learned: Learned) -> u32 {
-        let (leases, number) = self.shard(number(object));
-        leases.lock().grant(number, session, learned, self.clock.now_ms())
+    pub(crate) fn grant(&self, object: &Cached, session: &Session, learned: Learned) -> u32 {
+        if !session.obeys() {
+            return 0;
+        }
+        let (leases, number) = self.shard(self.number(object));
+        leases.lock().grant(number, session.id, learned, self.clock.now_ms())
     }
 
     /// Locks names that a call changes. With `may_wait` unset, fails if one is locked.
@@ -105,7 +98,7 @@ impl Changes {
             .iter()
             .map(|(dir, name)| {
                 let object = Cached::Name(dir.get(), name.to_vec());
-                (number(&object) % NAME_LOCKS as u64) as usize
+                (self.number(&object) % NAME_LOCKS as u64) as usize
             })
             .collect();
         at.sort_unstable();
@@ -129,7 +122,7 @@ impl Changes {
         let now_ms = self.clock.now_ms();
         let mut change = Change { changes: self, parts: SmallVec::new(), is_ready: false };
         for object in objects {
-            let (leases, number) = self.shard(number(&object));
+            let (leases, number) = self.shard(self.number(&object));
             let holders = leases.lock().begin_change(number, session, now_ms);
             change.parts.push((object, holders));
         }
@@ -146,8 +139,9 @@ impl Changes {
     }
 
     /// A client has dropped what a notice named.
-    pub(crate) fn acknowledged(&self, session: SessionId, number: u64) {
-        if let Some(awaited) = self.awaited.lock().remove(&(session, number)) {
+    pub(crate) fn acknowledged(&self, session: &Session, number: u64) {
+        if let Some(awaited) = self.awaited.lock().remove(&(session.id, number)) {
+            session.set_obeys(true);
             let mut left = awaited.left.lock();
             *left = left.saturating_sub(1);
             if *left == 0 {
@@ -185,19 +179,17 @@ impl Change<'_> {
         // Nobody acknowledges what is not registered yet.
         let mut registered = changes.awaited.lock();
         for (holder, objects) in told {
-            let Some(session) = sessions.get(holder) else { continue };
+            let notice = Notice::Recall(objects);
+            let session = sessions.get(holder);
+            let told = session.and_then(|it| Some((it.notify(&notice, changes.epoch)?, it)));
+            // A client that is away may still show what it has cached, until its lease ends.
+            let Some((number, session)) = told else {
+                must_expire_ms = must_expire_ms.max(expiry_ms);
+                continue;
+            };
             *awaited.left.lock() += 1;
-            match session.notify(&Notice::Recall(objects), changes.epoch) {
-                Some(number) => {
-                    registered.insert((holder, number), Arc::clone(&awaited));
-                    keys.push((holder, number));
-                }
-                // The client is away. It may still show what it has cached, until its lease ends.
-                None => {
-                    *awaited.left.lock() -= 1;
-                    must_expire_ms = must_expire_ms.max(expiry_ms);
-                }
-            }
+            registered.insert((holder, number), Arc::clone(&awaited));
+            keys.push((session, number));
         }
         drop(registered);
         let mut left = awaited.left.lock();
@@ -210,8 +202,11 @@ impl Change<'_> {
         }
         drop(left);
         let mut registered = changes.awaited.lock();
-        for key in keys {
-            registered.remove(&key);
+        for (session, number) in keys {
+            if registered.remove(&(session.id, number)).is_some() {
+                // Nobody waits for it a second time.
+                session.set_obeys(false);
+            }
         }
         drop(registered);
         let now_ms = changes.clock.now_ms();
@@ -226,7 +221,7 @@ impl Drop for Change<'_> {
         let now_ms = self.changes.clock.now_ms();
         let ended = self.changes.ended.fetch_add(1, Ordering::AcqRel) + 1;
         for (object, holders) in &self.parts {
-            let (leases, number) = self.changes.shard(number(object));
+            let (leases, number) = self.changes.shard(self.changes.number(object));
             match self.is_ready {
                 true => leases.lock().end_change(number, holders, ended, now_ms),
                 false => leases.lock().cancel_change(number, now_ms),

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use varve_meta::{Begun, Policy};
+use varve_meta::Policy;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FileType, FsError, FsResult, Vfs};
 use varve_wire::frame::Kind;
@@ -247,7 +247,7 @@ impl Shared {
                 self.request(connection, &session, header, body, data)
             }
             (Kind::Acknowledgement, Some(session)) => {
-                self.service.changes.acknowledged(session.id, header.number);
+                self.service.changes.acknowledged(&session, header.number);
                 Ok(())
             }
             (Kind::Hello, None) => self.hello(connection, &varve_wire::decode(body)?),
@@ -311,13 +311,8 @@ impl Shared {
         data: &[u8],
     ) -> Result<(), Ended> {
         let request: Request<'_> = varve_wire::decode(body)?;
-        match session.slots.lock().begin(header.slot, header.number) {
-            Begun::New => {}
-            Begun::UnderWay | Begun::Superfluous => return Ok(()),
-            Begun::Again(answer) => {
-                connection.put_again(answer);
-                return Ok(());
-            }
+        if !session.begins(connection, header.slot, header.number) {
+            return Ok(());
         }
         session.requests.fetch_add(1, Ordering::Relaxed);
         let is_kept = is_once(&request);

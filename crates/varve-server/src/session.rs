@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use varve_meta::{SessionId, Slots};
+use varve_meta::{Begun, SessionId, Slots};
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult, Handle};
 use varve_wire::frame::Kind;
@@ -20,11 +20,15 @@ use crate::connection::Connection;
 /// The most sessions at once.
 pub(crate) const SESSIONS_MAX: usize = 16384;
 /// The most connections of one session.
-pub(crate) const CONNECTIONS_MAX: usize = 64;
+pub(crate) const CONNECTIONS_MAX: usize = 16;
+/// The number of the connection for notices.
+const NOTICES: u32 = 0;
 /// The number of slots of a session.
 pub(crate) const SLOTS: u32 = 256;
 /// The most open files of one session.
 const FILES_MAX: usize = 1 << 16;
+/// A client that leaves more notices than this unread loses its connection for notices.
+const NOTICES_BYTES_MAX: usize = 1 << 20;
 
 /// An open file.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +64,13 @@ impl Files {
     }
 }
 
+/// Requests by their slots.
+struct Requests {
+    slots: Slots,
+    /// Where the answers to requests under way go that have arrived again on another connection.
+    moved: HashMap<u32, Arc<Connection>>,
+}
+
 /// The session of one client.
 pub(crate) struct Session {
     pub(crate) id: SessionId,
@@ -69,7 +80,7 @@ pub(crate) struct Session {
     /// The directory that the client sees as its root.
     pub(crate) root: InodeId,
     pub(crate) read_only: bool,
-    pub(crate) slots: Mutex<Slots>,
+    under_way: Mutex<Requests>,
     files: Mutex<Files>,
     connections: Mutex<Vec<(u32, Arc<Connection>)>>,
     /// When the client was last seen, in milliseconds.
@@ -77,9 +88,37 @@ pub(crate) struct Session {
     /// How many requests it has made.
     pub(crate) requests: AtomicU64,
     notices: AtomicU64,
+    /// The client reads and obeys notices, so it may keep what it learns.
+    obeys: AtomicBool,
 }
 
 impl Session {
+    /// A request arrives. Returns whether it is to be executed. If it was executed before, its answer is sent again; if
+    /// that is under way, its answer goes to the connection that it came on last.
+    pub(crate) fn begins(&self, connection: &Arc<Connection>, slot: u32, number: u64) -> bool {
+        let mut requests = self.under_way.lock();
+        let Requests { slots, moved } = &mut *requests;
+        match slots.begin(slot, number) {
+            Begun::New => {
+                moved.remove(&slot);
+                return true;
+            }
+            Begun::UnderWay => drop(moved.insert(slot, Arc::clone(connection))),
+            Begun::Again(answer) => connection.put_again(answer),
+            Begun::Superfluous => {}
+        }
+        false
+    }
+
+    /// Returns whether the client may keep what it learns: it reads notices and obeys them.
+    pub(crate) fn obeys(&self) -> bool {
+        self.obeys.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_obeys(&self, obeys: bool) {
+        self.obeys.store(obeys, Ordering::Relaxed);
+    }
+
     pub(crate) fn file(&self, file: u64) -> FsResult<File> {
         self.files.lock().by_number.get(&file).copied().ok_or(FsError::BadHandle)
     }
@@ -127,12 +166,19 @@ impl Session {
             return false;
         }
         connections.push((number, Arc::clone(connection)));
+        if number == NOTICES {
+            self.set_obeys(true);
+        }
         true
     }
 
     pub(crate) fn disconnect(&self, connection: &Arc<Connection>, now_ms: u64) {
         self.seen_ms.store(now_ms, Ordering::Relaxed);
-        self.connections.lock().retain(|(_, other)| !Arc::ptr_eq(other, connection));
+        let mut connections = self.connections.lock();
+        connections.retain(|(_, other)| !Arc::ptr_eq(other, connection));
+        if connections.iter().all(|(number, _)| *number != NOTICES) {
+            self.set_obeys(false);
+        }
     }
 
     pub(crate) fn connections(&self) -> usize {
@@ -148,14 +194,22 @@ impl Session {
         is_kept: bool,
     ) {
         let (slot, number) = (header.slot, header.number);
+        let mut kept = Vec::new();
         if is_kept {
-            let mut message = Vec::with_capacity(128);
-            varve_wire::encode(&mut message, header, answer, data);
-            self.slots.lock().end(slot, number, Some(&message));
-            connection.put_again(&message);
-        } else {
-            self.slots.lock().end(slot, number, None);
-            connection.put(header, answer, data);
+            varve_wire::encode(&mut kept, header, answer, data);
+        }
+        let mut requests = self.under_way.lock();
+        let is_latest = requests.slots.end(slot, number, is_kept.then_some(&kept));
+        let moved = requests.moved.remove(&slot).filter(|_| is_latest);
+        drop(requests);
+        let to = moved.as_deref().unwrap_or(connection);
+        match is_kept {
+            true => to.put_again(&kept),
+            false => to.put(header, answer, data),
+        }
+        // Its own thread does not know that there is something to send.
+        if moved.is_some() && to.flush().is_err() {
+            to.end();
         }
     }
 
@@ -164,12 +218,12 @@ impl Session {
     pub(crate) fn notify(&self, notice: &Notice, epoch: u32) -> Option<u64> {
         let number = self.notices.fetch_add(1, Ordering::Relaxed) + 1;
         let connections = self.connections.lock();
-        let (_, connection) = connections.iter().find(|(number, _)| *number == 0)?;
+        let (_, connection) = connections.iter().find(|(number, _)| *number == NOTICES)?;
         let header = Header { number, ..Header::new(Kind::Notice, epoch) };
         connection.put(header, notice, &[]);
         match connection.flush() {
-            Ok(_) => Some(number),
-            Err(_) => {
+            Ok(_) if connection.unsent_bytes() <= NOTICES_BYTES_MAX => Some(number),
+            _ => {
                 connection.end();
                 None
             }
@@ -230,12 +284,13 @@ impl Sessions {
             name: who.name.chars().filter(|c| !c.is_control()).take(256).collect(),
             root: who.root,
             read_only: who.read_only,
-            slots: Mutex::new(Slots::new(SLOTS)),
+            under_way: Mutex::new(Requests { slots: Slots::new(SLOTS), moved: HashMap::new() }),
             files: Mutex::default(),
             connections: Mutex::new(vec![(who.connection, Arc::clone(connection))]),
             seen_ms: AtomicU64::new(now_ms),
             requests: AtomicU64::new(0),
             notices: AtomicU64::new(0),
+            obeys: AtomicBool::new(who.connection == NOTICES),
         });
         sessions.insert(who.client, Arc::clone(&session));
         self.by_id.lock().insert(session.id, Arc::clone(&session));
@@ -256,7 +311,7 @@ impl Sessions {
         let is_lost = |session: &Arc<Session>| {
             session.connections() == 0
                 && session.seen_ms.load(Ordering::Relaxed) < since_ms
-                && !session.slots.lock().is_busy()
+                && !session.under_way.lock().slots.is_busy()
         };
         let lost: Vec<_> = sessions.values().filter(|session| is_lost(session)).cloned().collect();
         let mut by_id = self.by_id.lock();

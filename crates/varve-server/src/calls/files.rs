@@ -110,8 +110,11 @@ impl Call<'_> {
         let (parent, name) = (self.node(parent)?, FileName::new(name).map_err(FsError::from)?);
         // An existing file that would be cut is nothing that this call may change unseen.
         let flags = OpenFlags { exclusive: true, ..flags };
+        self.writable()?;
+        let names = [(parent, name.as_bytes())];
+        let _names = self.service.changes.lock_names(&names, self.may_wait)?;
         let _change = self.change_inode(parent)?;
-        let learned = self.changes();
+        let learned = self.looks();
         let (entry, opened) =
             self.settled(|| self.vfs().create(caller, parent, name, perm, flags))?;
         let opened = self.keep(file, entry.attr.ino, opened);

@@ -1,6 +1,7 @@
 //! Calls about names.
 //!
-//! Calls that remove or replace a name look up what it stands for first, because that changes too.
+//! Calls that remove or replace a name look up what it stands for first, because that changes too. Calls that make a
+//! name lock it as well: a rename that has found no target must not replace one that was made since.
 
 use smallvec::{SmallVec, smallvec};
 use varve_types::{FileName, InodeId};
@@ -48,6 +49,9 @@ impl Call<'_> {
             Request::Link { node, parent, name } => {
                 let (ino, parent) = (self.node(node)?, self.node(parent)?);
                 let name = FileName::new(name).map_err(FsError::from)?;
+                self.writable()?;
+                let names = [(parent, name.as_bytes())];
+                let _names = self.service.changes.lock_names(&names, self.may_wait)?;
                 let _change =
                     self.change(smallvec![Cached::Inode(parent.get()), Cached::Inode(ino.get())])?;
                 let learned = self.changes();
@@ -85,8 +89,12 @@ impl Call<'_> {
         make: impl Fn(&dyn Vfs, InodeId, FileName<'_>) -> FsResult<Entry>,
     ) -> Served {
         let (parent, name) = (self.node(parent)?, FileName::new(name).map_err(FsError::from)?);
+        self.writable()?;
+        let names = [(parent, name.as_bytes())];
+        let _names = self.service.changes.lock_names(&names, self.may_wait)?;
         let _change = self.change_inode(parent)?;
-        let learned = self.changes();
+        // The new inode is not what this call changes: others may have found it and begun to change it.
+        let learned = self.looks();
         let made = self.settled(|| make(self.vfs(), parent, name))?;
         self.entry_done(Some((parent, name.as_bytes())), &made, learned)
     }
