@@ -35,6 +35,7 @@ pub mod nfs;
 pub mod redesign;
 pub mod requests;
 pub mod serve;
+mod server_address;
 mod service;
 mod signals;
 mod slots;

@@ -15,9 +15,9 @@ use varve_fs::superblock::SUPERBLOCK_NAME;
 use varve_fuse::MountPoint;
 
 use crate::holder::seen_mount;
-use crate::mount::is_server;
 use crate::mount_source::store_and_view;
 use crate::mount_table::{find_mount, mount_of_opened, open, within_mount};
+use crate::server_address::is_server;
 use crate::socket::{check_listener, unreached};
 
 /// The store to which a request goes.

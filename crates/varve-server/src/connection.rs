@@ -13,6 +13,9 @@ use crate::session::Session;
 /// A client that leaves more than this unread is not served until it reads on.
 pub(crate) const UNREAD_BYTES_MAX: usize = 8 << 20;
 
+/// How long a client may take to say who it is, in milliseconds.
+const HELLO_MS_MAX: u64 = 10_000;
+
 #[derive(Default)]
 struct Output {
     bytes: Vec<u8>,
@@ -23,18 +26,25 @@ struct Output {
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     pub(crate) address: SocketAddr,
+    /// When it was accepted, in milliseconds.
+    since_ms: u64,
     /// The client's session, as soon as it has said who it is.
     session: OnceLock<Weak<Session>>,
     output: Mutex<Output>,
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, address: SocketAddr) -> Connection {
-        Connection { stream, address, session: OnceLock::new(), output: Mutex::default() }
+    pub(crate) fn new(stream: TcpStream, address: SocketAddr, since_ms: u64) -> Connection {
+        Connection { stream, address, since_ms, session: OnceLock::new(), output: Mutex::default() }
     }
 
     pub(crate) fn session(&self) -> Option<Arc<Session>> {
         self.session.get().and_then(Weak::upgrade)
+    }
+
+    /// Returns whether the client should have said long ago who it is.
+    pub(crate) fn is_silent(&self, now_ms: u64) -> bool {
+        self.session.get().is_none() && now_ms.saturating_sub(self.since_ms) > HELLO_MS_MAX
     }
 
     /// Returns false if the connection has a session already.

@@ -70,6 +70,13 @@ impl Reactor {
         self.connections.lock().len()
     }
 
+    /// Ends connections whose clients do not say who they are.
+    pub(crate) fn end_silent(&self, now_ms: u64) {
+        let connections = self.connections.lock();
+        let silent = connections.values().filter(|connection| connection.is_silent(now_ms));
+        silent.for_each(|connection| connection.end());
+    }
+
     /// Serves connections until the server ends.
     pub(crate) fn run(&self, shared: &Arc<Shared>) {
         let mut inputs: HashMap<u64, Input> = HashMap::new();

@@ -12,7 +12,7 @@ use varve_meta::Policy;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{FileType, FsError, FsResult, Vfs};
 use varve_wire::frame::Kind;
-use varve_wire::{FrameError, Header, Hello, Refused, Request, Welcome};
+use varve_wire::{Answer, Failure, FrameError, Header, Hello, Refused, Request, Welcome};
 
 use crate::calls::{Service, is_once};
 use crate::changes::Changes;
@@ -28,6 +28,8 @@ const CONNECTIONS_MAX: usize = 18_000;
 const REACTORS_MAX: usize = 16;
 /// The most threads for calls that wait.
 const WORKERS_MAX: usize = 64;
+/// How long a client's machine may be silent before it is asked whether it is there.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How often sessions and connections are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
 
@@ -210,8 +212,11 @@ impl Shared {
             return Err(io::Error::other(format!("{CONNECTIONS_MAX} connections are open")));
         }
         stream.set_nodelay(true)?;
+        // Of a machine that dies without a word the operating system learns so.
+        rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+        rustix::net::sockopt::set_tcp_keepidle(&stream, SILENCE_MAX)?;
         stream.set_nonblocking(true)?;
-        let connection = Arc::new(Connection::new(stream, address));
+        let connection = Arc::new(Connection::new(stream, address, self.clock.now_ms()));
         let next = self.next_reactor.fetch_add(1, Ordering::Relaxed);
         self.reactors[next % self.reactors.len()].add(&connection)
     }
@@ -310,13 +315,18 @@ impl Shared {
         body: &[u8],
         data: &[u8],
     ) -> Result<(), Ended> {
-        let request: Request<'_> = varve_wire::decode(body)?;
+        let header = Header { kind: Kind::Answer, epoch: self.options.epoch, ..header };
+        let Ok(request) = varve_wire::decode::<Request<'_>>(body) else {
+            // A call of a newer client. It is not executed, so that a repetition does no harm.
+            let unknown = FsError::NotSupported("calls that this server does not know");
+            connection.put(header, &Answer::Failed(Failure::from(&unknown)), &[]);
+            return Ok(());
+        };
         if !session.begins(connection, header.slot, header.number) {
             return Ok(());
         }
         session.requests.fetch_add(1, Ordering::Relaxed);
         let is_kept = is_once(&request);
-        let header = Header { kind: Kind::Answer, epoch: self.options.epoch, ..header };
         if let Some((answer, returned)) = self.service.serve(session, &request, data, false) {
             session.answer(connection, header, (&answer, &returned), is_kept);
             return Ok(());
@@ -327,10 +337,13 @@ impl Shared {
         self.workers.run(Box::new(move || {
             // It was decoded before.
             let Ok(request) = varve_wire::decode::<Request<'_>>(&body) else { return };
-            let Some((answer, returned)) = shared.service.serve(&session, &request, &data, true)
-            else {
-                return;
-            };
+            let serve = || shared.service.serve(&session, &request, &data, true);
+            let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve));
+            let (answer, returned) = served.ok().flatten().unwrap_or_else(|| {
+                let failed =
+                    FsError::Storage("the server failed in this call; its log says why".into());
+                (Answer::Failed(Failure::from(&failed)), bytes::Bytes::new())
+            });
             session.answer(&connection, header, (&answer, &returned), is_kept);
             if connection.flush().is_err() {
                 connection.end();
@@ -343,8 +356,10 @@ impl Shared {
     fn sweep(&self) {
         while !self.is_ending() {
             thread::park_timeout(SWEEP);
+            let now_ms = self.clock.now_ms();
+            self.reactors.iter().for_each(|reactor| reactor.end_silent(now_ms));
             let session_ms = u64::try_from(self.options.session.as_millis()).unwrap_or(u64::MAX);
-            let Some(since_ms) = self.clock.now_ms().checked_sub(session_ms) else { continue };
+            let Some(since_ms) = now_ms.checked_sub(session_ms) else { continue };
             for session in self.service.sessions.take_lost(since_ms) {
                 log::info!("{}: the session ends, its client is away", session.name);
                 self.service.end(&session);

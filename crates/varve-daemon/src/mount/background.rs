@@ -27,6 +27,7 @@ use super::client;
 use super::options::Choices;
 use super::succession::serve;
 use crate::control::{Ready, Report};
+use crate::server_address::is_server;
 use crate::{holder, logging};
 
 /// How long a daemon that has closed its output may take to end.
@@ -41,10 +42,10 @@ pub fn start_in_background(
     options: &str,
     verbose: bool,
 ) -> Result<Ready> {
-    let is_server = client::is_server(store.as_os_str());
+    let of_server = is_server(store.as_os_str());
     let (store, dir) =
-        (if is_server { store.to_path_buf() } else { absolute(store)? }, absolute(dir)?);
-    if !is_server {
+        (if of_server { store.to_path_buf() } else { absolute(store)? }, absolute(dir)?);
+    if !of_server {
         // First, so that no log is created in a directory that is no store.
         holder::superblock(&store)?;
     }
@@ -126,7 +127,7 @@ fn report(report: &Report) {
 
 /// The directory with the log of a mount.
 fn log_dir(store: &Path, dir: &Path) -> Result<PathBuf> {
-    if client::is_server(store.as_os_str()) {
+    if is_server(store.as_os_str()) {
         client::state_dir(store, dir)
     } else {
         Ok(store.to_path_buf())

@@ -6,7 +6,6 @@
 //!
 //! A mount in the background keeps its messages in a directory of its own ([`state_dir`]).
 
-use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,49 +18,16 @@ use varve_env::os::OsEnv;
 use varve_fuse::{MountMethod, Notifier, Session, SessionOptions, Transport};
 use varve_types::InodeId;
 use varve_vfs::Vfs;
-use varve_wire::PORT;
 
 use super::options::Choices;
 use super::settings::{mount_options, session_options};
 use super::signals::unmount_on_signals;
 use crate::control::Ready;
 use crate::error;
+use crate::server_address::ServerAddress;
 
-/// How an address of a server begins.
-const SCHEME: &str = "varve://";
 /// Requests that may wait for the server at a time.
 const THREADS: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
-
-/// Where a mounted file system is: `varve://HOST[:PORT][/PATH]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ServerAddress {
-    /// Host and port.
-    host: String,
-    /// The directory, from the root of the file system.
-    path: String,
-}
-
-impl ServerAddress {
-    /// Reads an address; `None` if `source` is none.
-    pub(crate) fn parse(source: &Path) -> Option<Result<ServerAddress>> {
-        let rest = source.to_str()?.strip_prefix(SCHEME)?;
-        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-        // The address of an IPv6 host has colons and stands in brackets.
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-        Some(if host.is_empty() || host.starts_with(':') {
-            Err(Error::usage(format!("{} names no host", source.display()))
-                .hint("an address is varve://HOST[:PORT][/PATH]"))
-        } else {
-            let host = if has_port { host.to_owned() } else { format!("{host}:{PORT}") };
-            Ok(ServerAddress { host, path: path.trim_matches('/').to_owned() })
-        })
-    }
-}
-
-/// Returns whether `source` is the address of a server.
-pub fn is_server(source: &OsStr) -> bool {
-    source.to_str().is_some_and(|source| source.starts_with(SCHEME))
-}
 
 /// The directory in which the mount of `source` on `dir` keeps its messages, made if it is missing.
 pub(crate) fn state_dir(source: &Path, dir: &Path) -> Result<PathBuf> {
@@ -173,26 +139,4 @@ fn connect(address: &ServerAddress, dir: &Path, choices: &Choices) -> Result<Arc
             .hint("mount with `-o ro`, or see the exports of the server"));
     }
     Ok(Arc::new(client))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_have_a_host_and_may_have_a_port_and_a_path() {
-        let parse = |text: &str| {
-            let address = ServerAddress::parse(Path::new(text))?.ok()?;
-            Some((address.host, address.path))
-        };
-        let both = |host: &str, path: &str| Some((host.to_owned(), path.to_owned()));
-        assert_eq!(parse("varve://a"), both("a:7377", ""));
-        assert_eq!(parse("varve://a:1/b/c/"), both("a:1", "b/c"));
-        assert_eq!(parse("varve://[::1]/b"), both("[::1]:7377", "b"));
-        assert_eq!(parse("varve://[::1]:9"), both("[::1]:9", ""));
-        assert!(ServerAddress::parse(Path::new("/srv/store")).is_none());
-        assert!(
-            ServerAddress::parse(Path::new("varve:///x")).is_some_and(|address| address.is_err())
-        );
-    }
 }

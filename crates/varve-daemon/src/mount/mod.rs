@@ -28,7 +28,6 @@ mod umount;
 
 pub use attached::{AttachError, Attached};
 pub use background::{daemon, start_in_background};
-pub use client::is_server;
 pub use options::{Choices, memory};
 pub use remount::{DaemonSettings, remount};
 pub(crate) use settings::{mount_again, mount_options, session_options};
@@ -37,3 +36,4 @@ pub use umount::{Unmounted, unmount_and_wait};
 
 pub use crate::control::Ready;
 pub use crate::error::not_unmounted;
+pub use crate::server_address::is_server;

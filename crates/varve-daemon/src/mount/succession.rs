@@ -26,7 +26,7 @@ use varve_fuse::{DEAD, Ended, Paused, Session, StopHandle};
 
 use super::allocator;
 use super::attached::Attached;
-use super::client::{self, ServerAddress};
+use super::client;
 use super::options::Choices;
 use super::settings::{fs_options, session_options};
 use super::signals::unmount_on_signals;
@@ -34,6 +34,7 @@ use crate::control::server::{Control, UpgradeOrder};
 use crate::control::{Ready, Report, answer};
 use crate::error;
 use crate::kv::Server;
+use crate::server_address::ServerAddress;
 use crate::service::ViewService;
 use crate::upgrade::SUCCESSOR;
 use crate::upgrade::handover_message::HandoverMessage;
