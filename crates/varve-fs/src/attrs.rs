@@ -6,7 +6,7 @@ use varve_namespace::attrs::{self, check_set, stored_attr};
 use varve_schema::acl::AclCaller;
 use varve_schema::{FileKind, Inode};
 use varve_types::{InodeId, Timestamp};
-use varve_vfs::{AccessMode, Attr, Caller, FsError, FsResult, Keep, SetAttr};
+use varve_vfs::{AccessMode, Attr, Caller, FsError, FsResult, Gave, Keep, SetAttr};
 
 use crate::fs::VarveFs;
 use crate::held::Held;
@@ -77,7 +77,7 @@ impl VarveFs {
         let object = if timed { Some(self.any_object(ino)?) } else { None };
         self.stage(&mut changes, held)?;
         if set != SetAttr::default() {
-            self.commit(&mut changes)?;
+            self.commit_call(&mut changes, Gave::Nothing)?;
         }
         if let Some(object) = object {
             // Not before: the time of the last write, which it hides, is also that of the last change until the row has another.

@@ -1,9 +1,10 @@
 //! File flags where bytes change and where they are set. What they forbid is said in [`varve_namespace::flags`].
 
+use varve_namespace::Changes;
 use varve_namespace::flags::check_changes;
 use varve_schema::Inode;
 use varve_types::{FileFlags, InodeId};
-use varve_vfs::{FsError, FsResult, OpenFlags};
+use varve_vfs::{FsError, FsResult, Gave, OpenFlags};
 
 use crate::data::At;
 use crate::fs::VarveFs;
@@ -39,6 +40,8 @@ impl VarveFs {
         }
         held.inode.flags = flags;
         held.inode.times.ctime = self.now();
-        self.write_back(&mut held)
+        let mut changes = Changes::new();
+        self.stage(&mut changes, &mut held)?;
+        self.commit_call(&mut changes, Gave::Nothing)
     }
 }

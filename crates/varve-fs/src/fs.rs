@@ -27,6 +27,7 @@ use crate::lost::Lost;
 use crate::objects::Objects;
 use crate::options::MountOptions;
 use crate::reaper::Reaper;
+use crate::requests::Requests;
 use crate::spill::Spill;
 use crate::superblock::Superblock;
 use crate::transactions::SerialStore;
@@ -71,6 +72,8 @@ pub struct VarveFs {
     /// What of this view a repair could not save; the rows of the main tree say it themselves.
     pub(crate) lost: Lost,
     pub(crate) lookups: KeyspaceId,
+    /// The requests of clients; `None` in a view.
+    pub(crate) requests: Option<Requests>,
     /// When somebody last asked for something of a view, as [`Env::monotonic`] tells the time, in milliseconds.
     pub(crate) used: AtomicU64,
     lock: Mutex<Option<Box<dyn FileLock>>>,
@@ -92,6 +95,7 @@ pub(crate) struct Parts {
     pub(crate) serial: Option<Arc<SerialStore>>,
     pub(crate) sources: Option<Arc<Sources>>,
     pub(crate) lost: Lost,
+    pub(crate) requests: Option<Requests>,
 }
 
 impl VarveFs {
@@ -99,6 +103,7 @@ impl VarveFs {
     pub(crate) fn build(parts: Parts, keyspaces: &Keyspaces, spill: Spill) -> StoreResult<VarveFs> {
         let Parts { env, dir, options, lock, locks, store, superblock, .. } = parts;
         let Parts { objects, ids, dictionaries, views, sources, serial, lost, .. } = parts;
+        let requests = parts.requests;
         let hook = Arc::clone(&objects);
         store.set_external_sync(Box::new(move || hook.sync_claimed()));
         let meta = keyspaces.meta;
@@ -136,6 +141,7 @@ impl VarveFs {
             used,
             lost,
             lookups: keyspaces.lookups,
+            requests,
             views,
             serial,
             sources,

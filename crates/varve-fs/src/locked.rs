@@ -21,7 +21,7 @@ use varve_schema::{
 };
 use varve_session::InodeTable;
 use varve_types::{InodeId, Timestamp};
-use varve_vfs::{FsError, FsResult};
+use varve_vfs::{FsError, FsResult, Gave};
 
 use crate::fs::VarveFs;
 use crate::locks::RowGuards;
@@ -87,13 +87,18 @@ impl VarveFs {
         }
     }
 
-    /// Writes what an operation has decided, which may move inodes, and lets memory follow.
-    pub(crate) fn carry_out(&self, rows: &LockedRows<'_>, decision: &mut Decision) -> FsResult<()> {
+    /// Writes what an operation has decided, which may move inodes and gives `gave`, and lets memory follow.
+    pub(crate) fn carry_out(
+        &self,
+        rows: &LockedRows<'_>,
+        decision: &mut Decision,
+        gave: Gave,
+    ) -> FsResult<()> {
         debug_assert!(
             rows.hold_locks_of(decision),
             "an operation writes rows that it has not locked"
         );
-        let committed = self.commit(&mut decision.changes);
+        let committed = self.commit_call(&mut decision.changes, gave);
         if rows.all {
             self.accounts.forget_chains();
         }

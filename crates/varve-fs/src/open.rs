@@ -14,7 +14,7 @@ use varve_namespace::flags::check_opens;
 use varve_namespace::{Changes, Created, Decision, create_unnamed};
 use varve_schema::{FileKind, InodeLocation, RowKey};
 use varve_types::{FileName, InodeId};
-use varve_vfs::{Caller, Entry, FsError, FsResult, Handle, OpenFlags, Opened};
+use varve_vfs::{Caller, Entry, FsError, FsResult, Gave, Handle, OpenFlags, Opened};
 
 use crate::descriptors::OpenNode;
 use crate::error;
@@ -89,7 +89,7 @@ impl VarveFs {
                 changes.depends_on_external = true;
             }
             self.stage(&mut changes, held)?;
-            self.commit(&mut changes)?;
+            self.commit_call(&mut changes, Gave::Inode(held.inode.ino))?;
         }
         if flags.write {
             self.begin(held, node);
@@ -290,8 +290,8 @@ impl VarveFs {
         let (_locks, created) = self.decide(&keys, &mut decision, |rows, decision, now| {
             create_unnamed(rows, &mut decision.changes, caller, parent, perm, now)
         })?;
-        self.commit(&mut decision.changes)?;
         let Created { inode, .. } = created;
+        self.commit_call(&mut decision.changes, Gave::Inode(inode.ino))?;
         let node = self.session.inodes.note_new_and_open(inode.ino, InodeLocation::Own);
         self.session.inodes.mark_orphan(inode.ino, true)?;
         node.state().linkable = !flags.exclusive;

@@ -25,6 +25,7 @@ use crate::locks::RowLocks;
 use crate::lost::Lost;
 use crate::objects::Objects;
 use crate::options::MountOptions;
+use crate::requests::Requests;
 use crate::spill::Spill;
 use crate::store_lock::{SharedLock, take_lock, write_note};
 use crate::superblock::{Superblock, engine_dir};
@@ -191,6 +192,13 @@ impl VarveFs {
         }
         let views = db.map(|db| Views::new(db, random));
         let lock = Mutex::new(Some(lock));
+        let requests = Requests::open(
+            Arc::clone(&env),
+            dir.clone(),
+            Arc::clone(&store),
+            &superblock,
+            options.read_only,
+        )?;
         let parts = Parts {
             env,
             dir,
@@ -206,6 +214,7 @@ impl VarveFs {
             serial: None,
             sources,
             lost: Lost::default(),
+            requests: Some(requests),
         };
         VarveFs::build(parts, &keyspaces, spill)
     }

@@ -1,4 +1,4 @@
-//! The file `VARVE` at the top of a store: what was fixed when it was formatted.
+//! The file `VARVE` at the top of a store: what was fixed when it was formatted, and what a repair must know beside the engine's files.
 //!
 //! ```text
 //! | JSON object, one line | LF | crc32c of that line, 8 hex digits | LF |
@@ -55,6 +55,9 @@ pub struct Superblock {
     pub design: StoreDesign,
     /// When it was formatted, in seconds since 1970.
     pub formatted_at_secs: i64,
+    /// Which key space has the [rows about requests](varve_schema::REQUESTS), since there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_keyspace: Option<u32>,
 }
 
 impl Superblock {
@@ -89,6 +92,7 @@ impl Superblock {
             engine: options.engine,
             design: options.design,
             formatted_at_secs: env.now().secs(),
+            requests_keyspace: None,
         }
     }
 
@@ -300,6 +304,7 @@ mod tests {
             engine: EngineKind::Varve,
             design: StoreDesign::default(),
             formatted_at_secs: 1_700_000_000,
+            requests_keyspace: None,
         }
     }
 

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use varve_namespace::{NameIn, NewInode, Remove};
 use varve_schema::{Content, FileKind};
 use varve_types::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
-use varve_types::{FileFlags, FileName, InodeId};
+use varve_types::{ClientId, FileFlags, FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Blocked, Caller, DirEntry, Entry, FileType, FsError, FsResult,
-    Handle, OpenFlags, Opened, Place, Position, RenameMode, SeekFrom, SetAttr, StatFs, Transact,
-    TreeLimits, TreeQuota, TreeUsage, Vfs, Written, XattrMode,
+    Handle, OpenFlags, Opened, Place, Position, RenameMode, RequestDone, RequestId, SeekFrom,
+    SetAttr, StatFs, Transact, TreeLimits, TreeQuota, TreeUsage, Vfs, Written, XattrMode,
 };
 
 use crate::clones::Original;
@@ -419,6 +419,26 @@ impl Vfs for VarveFs {
 
     fn controlled(&self, ino: InodeId) -> FsResult<u64> {
         self.do_controlled(ino)
+    }
+
+    fn numbered(&self, request: RequestId, call: &mut dyn FnMut()) {
+        self.do_numbered(request, call);
+    }
+
+    fn request_done(&self, client: ClientId, slot: u32) -> FsResult<Option<RequestDone>> {
+        self.do_request_done(client, slot)
+    }
+
+    fn remember_client(&self, client: ClientId) -> FsResult<()> {
+        self.do_remember_client(client)
+    }
+
+    fn remembered_clients(&self) -> FsResult<Vec<ClientId>> {
+        self.do_remembered_clients()
+    }
+
+    fn forget_client(&self, client: ClientId) -> FsResult<()> {
+        self.do_forget_client(client)
     }
 
     fn status_json(&self) -> String {

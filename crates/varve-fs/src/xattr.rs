@@ -7,7 +7,7 @@ use varve_namespace::Changes;
 use varve_namespace::xattr::{self, NewXattr, check_name, check_value};
 use varve_schema::FileKind;
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, XattrMode};
+use varve_vfs::{FsError, FsResult, Gave, XattrMode};
 
 use crate::fs::VarveFs;
 pub(crate) use known::KnownXattrs;
@@ -46,7 +46,7 @@ impl VarveFs {
         let bytes = xattr::set(self, &mut changes, &mut held.inode, new, known)?;
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
-        self.commit(&mut changes)?;
+        self.commit_call(&mut changes, Gave::Nothing)?;
         if let Some((before, bytes)) = row.zip(bytes) {
             self.xattrs.keep(before, bytes);
         }
@@ -64,7 +64,7 @@ impl VarveFs {
         let Some(removed) = removed else { return Ok(()) };
         held.inode.times.ctime = self.now();
         self.stage(&mut changes, &mut held)?;
-        self.commit(&mut changes)?;
+        self.commit_call(&mut changes, Gave::Nothing)?;
         if let Some((before, bytes)) = row.zip(removed.bytes) {
             self.xattrs.keep(before, bytes);
         }

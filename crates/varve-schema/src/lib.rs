@@ -1,6 +1,6 @@
 //! The rows of the file system: keys, values and the hash of names. This crate does no I/O.
 //!
-//! Two key spaces hold a file system; a third, `lookups`, is volatile, and varve-fs says what its keys are. Every key
+//! Two key spaces hold a file system; a third, `lookups`, is volatile, and varve-fs says what its keys are. Every key of these
 //! is a [`RowKey`]: 8 bytes of prefix and 8 bytes of suffix. Each dictionary of a user has a key space of its own,
 //! whose keys and values the user chooses; one more key space has their names.
 //!
@@ -20,6 +20,7 @@
 //! | [`DATA`] | (inode id, chunk index) | up to [`CHUNK_BYTES`] of a small file; absent means a hole; one byte more than that, all zero: [lost](lost_chunk) |
 //! | [`DATA`] | (inode id, 2^63 + hash of name) | [`XattrRow`]: the extended attributes that share the hash; access control lists among them ([`acl`]) |
 //! | `lookups` | | [`LookupsRow`]: where an inode is that the front end has looked up |
+//! | [`REQUESTS`] | [`RequestsKey`]: a client, or a slot of one | [`ClientRow`], [`RequestRow`]: the last request that was done in the slot |
 //! | [`DICTIONARIES`] | a dictionary's name | [`DictionaryRow`]: which key space has its pairs |
 //!
 //! Invariants: integers in keys are big-endian, so that keys sort as their numbers do. Integers in values are
@@ -45,6 +46,7 @@ mod location;
 pub mod overlay;
 mod parent;
 mod pending;
+mod request;
 mod store_id;
 mod usage;
 mod xattr;
@@ -63,6 +65,7 @@ pub use key::{EntrySuffix, RowKey};
 pub use location::{InodeLocation, LookupsRow};
 pub use parent::{ParentPointer, ParentRow};
 pub use pending::Pending;
+pub use request::{ClientRow, REQUESTS, RequestResult, RequestRow, RequestsKey};
 pub use store_id::StoreId;
 pub use usage::{Limits, Mark, Usage, UsageChange};
 pub use xattr::{Xattr, XattrRow};

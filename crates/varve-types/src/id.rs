@@ -34,6 +34,34 @@ impl InodeId {
     }
 }
 
+/// A client of a server. Clients choose their ids at random, so that no two are the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(u128);
+
+impl ClientId {
+    /// Returns the id with this number.
+    pub const fn new(raw: u128) -> ClientId {
+        ClientId(raw)
+    }
+
+    /// Returns the number.
+    pub const fn get(self) -> u128 {
+        self.0
+    }
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientId({self})")
+    }
+}
+
 /// The position of one write in the history of a store. Later writes have larger numbers; 0 comes
 /// before the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -14,6 +14,6 @@ mod time;
 pub use counter::Counter;
 pub use errno::Errno;
 pub use flags::FileFlags;
-pub use id::{BranchId, FileNo, FileSalt, InodeId, KeyspaceId, SeqNo, SublevelId};
+pub use id::{BranchId, ClientId, FileNo, FileSalt, InodeId, KeyspaceId, SeqNo, SublevelId};
 pub use name::{FileName, NameError};
 pub use time::Timestamp;

@@ -10,6 +10,7 @@ mod file_locks;
 mod locks;
 mod ops;
 mod place;
+mod requests;
 
 pub use attr::{Attr, FileType, Keep, SetAttr, SetTime, TreeLimits, TreeQuota, TreeUsage};
 pub use error::{Blocked, FsError, FsResult};
@@ -20,3 +21,5 @@ pub use ops::{
     RenameMode, SeekFrom, SetIdTaken, StatFs, Transact, Vfs, Written, XattrMode,
 };
 pub use place::Place;
+pub use requests::{Gave, RequestDone, RequestId};
+pub use varve_types::ClientId;

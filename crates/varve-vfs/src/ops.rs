@@ -10,11 +10,11 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use bytes::Bytes;
-use varve_types::{FileFlags, FileName, InodeId};
+use varve_types::{ClientId, FileFlags, FileName, InodeId};
 
 use crate::{
-    Attr, Blocked, FileType, FsError, FsResult, Keep, Place, SetAttr, TreeLimits, TreeQuota,
-    TreeUsage,
+    Attr, Blocked, FileType, FsError, FsResult, Keep, Place, RequestDone, RequestId, SetAttr,
+    TreeLimits, TreeQuota, TreeUsage,
 };
 
 /// The user who makes a call. The front end checks permissions if it can. (The kernel does, except on mounts of root
@@ -624,6 +624,50 @@ pub trait Vfs: Send + Sync {
     /// ended. `NotSupported` for all other files.
     fn controlled(&self, _ino: InodeId) -> FsResult<u64> {
         Err(FsError::NotSupported("the end of transactions by attributes"))
+    }
+
+    /// Runs `call`, which makes one changing call of this file system on this thread, and notes with the effect of that
+    /// call, in one atomic step, that `request` was done and what it gave. After any crash [`Vfs::request_done`] says
+    /// so if and only if the effect is there. A call that fails, or changes nothing, leaves no note: to repeat it is
+    /// to do it once.
+    ///
+    /// Covered are the calls that change names (create, mknod, mkdir, symlink, link, unlink, rmdir, rename,
+    /// [`Vfs::clone_tree`], tmpfile), an open or a create that cuts a file, setattr, setxattr, removexattr,
+    /// [`Vfs::set_limits`], [`Vfs::set_file_flags`], and write, append, fallocate and [`Vfs::copy_range`] of bytes that the
+    /// file system keeps itself. Not covered are:
+    ///
+    /// - Bytes of large files, which lie beside the rows. Whoever repeats a write, a copy or an allocation at an offset
+    ///   does the same again. An append that was done and is repeated is done twice.
+    /// - The moment between the cut of a large file and its row: after a crash in it there is no note, and a repetition cuts
+    ///   the file again.
+    /// - Changes in a transaction's view, and [`Vfs::transact`].
+    ///
+    /// A note says that a call was done, not that it is durable: who answers a request by a note that promised more than
+    /// that, as a write by a handle with [`OpenFlags::sync`] does, syncs first.
+    ///
+    /// The default notes nothing.
+    fn numbered(&self, _request: RequestId, call: &mut dyn FnMut()) {
+        call();
+    }
+
+    /// Returns the last request that was done in a slot of a client, if one left a note.
+    fn request_done(&self, _client: ClientId, _slot: u32) -> FsResult<Option<RequestDone>> {
+        Ok(None)
+    }
+
+    /// Notes that there is a client, for a server that starts again after its death.
+    fn remember_client(&self, _client: ClientId) -> FsResult<()> {
+        Err(FsError::NotSupported("clients of a server"))
+    }
+
+    /// Returns the clients that are noted.
+    fn remembered_clients(&self) -> FsResult<Vec<ClientId>> {
+        Ok(Vec::new())
+    }
+
+    /// Removes all notes about a client and its requests. REQUIRES: none of its requests is under way.
+    fn forget_client(&self, _client: ClientId) -> FsResult<()> {
+        Ok(())
     }
 
     /// Returns the state of the file system as one JSON object.

@@ -37,7 +37,7 @@ use varve_schema::{
     Body, CloneReference, Content, FileKind, Folded, Inode, META, RowKey, UsageChange,
 };
 use varve_types::{FileName, InodeId};
-use varve_vfs::{FsError, FsResult};
+use varve_vfs::{FsError, FsResult, Gave};
 
 use crate::epoch::Epoch;
 use crate::error;
@@ -156,7 +156,7 @@ impl VarveFs {
         changes.put_inode(&into);
         changes.charge(parent, counts);
         changes.put_entry_row(key, &row);
-        self.commit(&mut changes)?;
+        self.commit_call(&mut changes, Gave::Inode(ino))?;
         Ok(ino)
     }
 

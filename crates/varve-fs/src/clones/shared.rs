@@ -9,7 +9,7 @@ use varve_env::File;
 use varve_namespace::Changes;
 use varve_schema::{CHUNK_BYTES, CloneReference, Content, Inode, RowKey, SharedContent};
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, SeekFrom};
+use varve_vfs::{FsError, FsResult, Gave, SeekFrom, SetIdTaken, Written};
 
 use crate::data::changed;
 use crate::epoch::Epoch;
@@ -118,7 +118,9 @@ impl VarveFs {
         changes
             .put_meta(RowKey::clone_reference(borrowed.source, to), CloneReference::File.encode());
         self.stage(&mut changes, &mut held)?;
-        match self.commit(&mut changes) {
+        let bytes = usize::try_from(size).unwrap_or(usize::MAX);
+        let written = Written { offset: 0, bytes, set_id: SetIdTaken::None };
+        match self.commit_call(&mut changes, Gave::Written(written)) {
             // A part may fit.
             Err(FsError::QuotaExceeded) => Ok(false),
             committed => committed.map(|()| true),

@@ -230,6 +230,7 @@ impl Sources {
             sources: Some(Arc::clone(self)),
             serial,
             lost,
+            requests: None,
         };
         VarveFs::build(parts, &self.keyspaces, self.openings.begin())
     }

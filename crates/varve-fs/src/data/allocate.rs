@@ -5,7 +5,7 @@ use varve_env::Allocate;
 use varve_namespace::Changes;
 use varve_namespace::flags::check_allocates;
 use varve_types::InodeId;
-use varve_vfs::{AllocateMode, FsError, FsResult, Handle};
+use varve_vfs::{AllocateMode, FsError, FsResult, Gave, Handle};
 
 use super::{changed, end_of};
 use crate::fs::VarveFs;
@@ -76,7 +76,7 @@ impl VarveFs {
         }
         changed(&mut held.inode, self.now());
         self.stage(&mut changes, &mut held)?;
-        self.commit(&mut changes)
+        self.commit_call(&mut changes, Gave::Nothing)
     }
 
     /// How far room may be reserved in a large file. What is reserved beyond its end counts nowhere, and stays: where limits hold,

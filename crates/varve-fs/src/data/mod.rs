@@ -31,7 +31,7 @@ use varve_namespace::{Changes, Standing};
 use varve_schema::{Content, Inode};
 use varve_types::limits::FILE_BYTES_MAX;
 use varve_types::{InodeId, Timestamp};
-use varve_vfs::{FsError, FsResult, Handle, OpenFlags, SetIdTaken, Written};
+use varve_vfs::{FsError, FsResult, Gave, Handle, OpenFlags, SetIdTaken, Written};
 
 use crate::fs::VarveFs;
 use crate::held::Held;
@@ -188,7 +188,7 @@ impl VarveFs {
                 self.write_small(&mut changes, &mut held.inode, from, data)?;
                 changed(&mut held.inode, now);
                 self.stage(&mut changes, &mut held)?;
-                self.commit(&mut changes)?;
+                self.commit_call(&mut changes, Gave::Written(Written { offset, bytes, set_id }))?;
             }
         }
         if file.flags.sync {

@@ -5,8 +5,8 @@
 //! 2. `inodes` walks what was learnt, the key space `data` and the object files side by side, all in the
 //!    order of inode ids, and compares them; `data` has what it compares of the last two, `clones` what is not copied yet.
 //! 3. `tree` follows all directories up at once and finds those that never reach the root.
-//! 4. `accounts` adds up what directories say of the trees below them; `dictionaries` looks at those of users, and
-//!    `overlays` at what views have changed of large files and what is kept for them.
+//! 4. `accounts` adds up what directories say of the trees below them; `dictionaries` looks at those of users,
+//!    `requests` at what is known of clients of a server, and `overlays` at what views have changed of large files and what is kept for them.
 //! 5. [`repair`] does the same and mends each finding as it comes, until nothing is found.
 //!
 //! Invariant: memory stays within [`CheckOptions::memory_bytes`], however many rows there are; what does not
@@ -23,6 +23,7 @@ mod losses;
 mod names;
 mod overlays;
 pub mod repair;
+mod requests;
 pub(crate) mod sorter;
 mod tree;
 pub(crate) mod volume;
@@ -214,6 +215,7 @@ impl Check<'_> {
         self.check_accounts(&accounts)?;
         drop(accounts);
         self.check_dictionaries()?;
+        self.check_requests()?;
         self.check_overlays()?;
         Ok(self.report)
     }

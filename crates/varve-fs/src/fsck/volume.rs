@@ -22,6 +22,7 @@ use crate::fs::VarveFs;
 use crate::keyspaces::Keyspaces;
 use crate::objects::Objects;
 use crate::options::MountOptions;
+use crate::requests::{self, Requests};
 use crate::store_lock::take_lock;
 use crate::superblock::{Superblock, engine_dir};
 use crate::transactions::transactions_of;
@@ -34,6 +35,8 @@ pub(crate) struct Volume {
     pub(crate) meta: KeyspaceId,
     pub(crate) data: KeyspaceId,
     pub(crate) dictionaries: KeyspaceId,
+    /// The key space of requests, if the store was ever served.
+    pub(crate) requests: Option<KeyspaceId>,
     pub(crate) hasher: NameHasher,
     pub(crate) store_id: Option<StoreId>,
     pub(crate) objects: Arc<Objects>,
@@ -59,6 +62,7 @@ impl Volume {
             meta: fs.meta,
             data: fs.data,
             dictionaries: fs.dictionaries().names(),
+            requests: fs.requests.as_ref().and_then(Requests::known_space),
             hasher: fs.hasher.clone(),
             store_id: fs.superblock.store_id(),
             objects: Arc::clone(&fs.objects),
@@ -112,6 +116,7 @@ impl Volume {
             hook.sync_claimed()
         }));
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
+        let requests = requests::find(store.as_ref())?;
         let hasher = superblock.name_hasher();
         let Keyspaces { meta, data, dictionaries, .. } = keyspaces;
         let dir = dir.to_path_buf();
@@ -123,6 +128,7 @@ impl Volume {
             meta,
             data,
             dictionaries,
+            requests,
             hasher,
             store_id,
             objects,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use varve_namespace::{Created, Decision, NameIn, NewInode, Remove, create, link, remove, rename};
 use varve_schema::{InodeLocation, RowKey};
 use varve_types::{FileName, InodeId};
-use varve_vfs::{Caller, Entry, FsError, FsResult, OpenFlags, Opened, RenameMode};
+use varve_vfs::{Caller, Entry, FsError, FsResult, Gave, OpenFlags, Opened, RenameMode};
 
 use crate::descriptors::OpenNode;
 use crate::fs::VarveFs;
@@ -79,8 +79,8 @@ impl VarveFs {
         let (_locks, created) = self.decide(&keys, &mut decision, |rows, decision, now| {
             create(rows, &mut decision.changes, caller, at, new, now)
         })?;
-        self.commit(&mut decision.changes)?;
         let Created { inode, place } = created;
+        self.commit_call(&mut decision.changes, Gave::Inode(inode.ino))?;
         let then = then(inode.ino, place);
         Ok((Entry::of(self.attr(&inode)?), then))
     }
@@ -108,7 +108,7 @@ impl VarveFs {
         let (locks, inode) = self.decide(&keys, &mut decision, |rows, decision, now| {
             link(rows, decision, ino, at, now)
         })?;
-        self.carry_out(&locks, &mut decision)?;
+        self.carry_out(&locks, &mut decision, Gave::Inode(ino))?;
         self.session.inodes.note_lookup(ino, InodeLocation::Own)?;
         drop((locks, growing));
         // A writer may have closed it when it had no name.
@@ -132,7 +132,7 @@ impl VarveFs {
         let (locks, ()) = self.decide(&keys, &mut decision, |rows, decision, now| {
             remove(rows, decision, at, what, now)
         })?;
-        self.carry_out(&locks, &mut decision)
+        self.carry_out(&locks, &mut decision, Gave::Nothing)
     }
 
     pub(crate) fn do_rename(
@@ -153,6 +153,6 @@ impl VarveFs {
         if decision.changes.dirs.is_empty() {
             return Ok(());
         }
-        self.carry_out(&locks, &mut decision)
+        self.carry_out(&locks, &mut decision, Gave::Nothing)
     }
 }

@@ -10,7 +10,7 @@ use varve_schema::{
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
-use super::{for_each_xattr_row, read_entry_row, read_path, rows_from};
+use super::{AlsoRow, for_each_xattr_row, read_entry_row, read_path, rows_from};
 use crate::epoch::Epoch;
 use crate::error;
 use crate::fs::VarveFs;
@@ -85,8 +85,13 @@ impl VarveFs {
     /// Writes all of `changes`, which are done then, or nothing. REQUIRES: the locks of the rows in it, and of the
     /// inode rows of the directories charged.
     pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
+        self.commit_also(changes, None)
+    }
+
+    /// The same with one row more.
+    pub(crate) fn commit_also(&self, changes: &mut Changes, also: Option<AlsoRow>) -> FsResult<()> {
         let released = std::mem::take(&mut changes.released_sources);
-        self.accounts.commit(changes)?;
+        self.accounts.commit_also(changes, also)?;
         // Not before: the source is looked at at once, and this reference would still be found.
         if let Some(sources) = &self.sources {
             released.into_iter().for_each(|source| sources.note_returned(Epoch::of(source)));

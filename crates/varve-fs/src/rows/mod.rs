@@ -17,6 +17,13 @@ use varve_vfs::FsResult;
 
 use crate::error;
 
+/// A row of another key space than those of files, to be written with changes of them.
+pub(crate) struct AlsoRow {
+    pub(crate) space: KeyspaceId,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+}
+
 /// The batch that writes `changes` and its directories to the key spaces `meta` and `data`.
 pub(crate) fn whole_batch(mut changes: Changes, spaces: (KeyspaceId, KeyspaceId)) -> Batch {
     changes.put_dirs();

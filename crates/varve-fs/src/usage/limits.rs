@@ -7,7 +7,7 @@ use varve_engine::{Direction, KeyRange};
 use varve_namespace::Changes;
 use varve_schema::{Content, Limits, META, RowKey, Usage};
 use varve_types::InodeId;
-use varve_vfs::{FsResult, TreeLimits, TreeQuota, TreeUsage};
+use varve_vfs::{FsResult, Gave, TreeLimits, TreeQuota, TreeUsage};
 
 use super::quota::Domain;
 use crate::error;
@@ -60,7 +60,7 @@ impl VarveFs {
             changes.put_meta(RowKey::limits(top), limits.encode());
             Some(self.recorded_usage(top)?)
         };
-        self.commit(&mut changes)?;
+        self.commit_call(&mut changes, Gave::Nothing)?;
         match used {
             Some(used) => self.accounts.begin_domain(top, limits, used),
             None => self.accounts.end_domain(top),

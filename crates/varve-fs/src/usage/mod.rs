@@ -53,7 +53,7 @@ use varve_vfs::{FsError, FsResult};
 use crate::dir_rows::DirRows;
 use crate::error;
 use crate::locks::RowLocks;
-use crate::rows::{read_inode_row, to_batch};
+use crate::rows::{AlsoRow, read_inode_row, to_batch};
 use marks::Marks;
 pub(crate) use marks::{MARKS_MAX, MarksOf};
 use quota::Quotas;
@@ -126,6 +126,11 @@ impl Accounts {
     /// Writes all of `changes`, which are done then, or nothing, with what they charge; `QuotaExceeded` if that does not
     /// fit. REQUIRES: the locks of the rows in it, and of the inode rows of the directories charged.
     pub(crate) fn commit(&self, changes: &mut Changes) -> FsResult<()> {
+        self.commit_also(changes, None)
+    }
+
+    /// The same with one row more.
+    pub(crate) fn commit_also(&self, changes: &mut Changes, also: Option<AlsoRow>) -> FsResult<()> {
         if cfg!(debug_assertions) {
             self.check_locks(changes)?;
         }
@@ -146,7 +151,10 @@ impl Accounts {
         }
         changes.put_dirs();
         let before = self.dirs.before(&changes.dirs);
-        let batch = to_batch(changes, (self.meta, self.data));
+        let mut batch = to_batch(changes, (self.meta, self.data));
+        if let Some(AlsoRow { space, key, value }) = also {
+            batch.put(space, key, value);
+        }
         let written = match changes.derived {
             true => self.store.write_derived(batch),
             false => self.store.write(batch),

@@ -35,6 +35,7 @@ mod mapped;
 mod marks;
 mod merges;
 mod names;
+mod numbered;
 mod on_objects;
 mod overlays;
 mod places;

@@ -7,9 +7,9 @@ use varve_schema::overlay::{
     OverlayHeader, OverlayRecord, OverlaySlot, RECORD_BYTES, RECORDS_START, SLOT_OFFSETS,
 };
 use varve_schema::{
-    CloneReference, CloneRemap, DecodeError, DictionaryRow, EntryRow, Handover, Limits, Listed,
-    LookupsRow, Mark, ParentRow, Pending, RowKey, StoreId, XattrRow, decode_inode_row,
-    encode_inode_row,
+    ClientRow, CloneReference, CloneRemap, DecodeError, DictionaryRow, EntryRow, Handover, Limits,
+    Listed, LookupsRow, Mark, ParentRow, Pending, RequestRow, RequestsKey, RowKey, StoreId,
+    XattrRow, decode_inode_row, encode_inode_row,
 };
 
 /// Decodes a row and encodes what it found.
@@ -102,6 +102,16 @@ pub(crate) fn lookups(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
     LookupsRow::decode(bytes).map(|row| row.encode())
 }
 
+/// A request that was done.
+pub(crate) fn request(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    RequestRow::decode(bytes).map(RequestRow::encode)
+}
+
+/// A client.
+pub(crate) fn client(bytes: &Bytes) -> Result<Vec<u8>, DecodeError> {
+    ClientRow::decode(bytes).map(ClientRow::encode)
+}
+
 /// Decodes, and checks that what was accepted has one encoding.
 pub(crate) fn exercise(recode: Recode, data: &[u8]) {
     if let Ok(first) = recode(&Bytes::copy_from_slice(data)) {
@@ -151,5 +161,8 @@ pub(crate) fn key(data: &[u8]) {
     if let Some(key) = RowKey::from_bytes(data) {
         assert_eq!(key.to_bytes(), data);
         let _ = (key.meta_kind(), key.data_kind());
+    }
+    if let Some(key) = RequestsKey::from_bytes(data) {
+        assert_eq!(key.to_bytes(), data);
     }
 }

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use varve_schema::{
-    Body, CloneReference, CloneRemap, Content, DictionaryRow, DirInfo, EntryRow, EntrySuffix,
-    FileKind, Folded, Handover, Home, Inode, InodeLocation, KnownInode, Limits, LookupsRow, Mark,
-    OpenHandle, ParentRow, Pending, RowKey, SharedContent, StoreId, Times, Usage, UsageChange,
-    XattrRow, encode_inode_row,
+    Body, ClientRow, CloneReference, CloneRemap, Content, DictionaryRow, DirInfo, EntryRow,
+    EntrySuffix, FileKind, Folded, Handover, Home, Inode, InodeLocation, KnownInode, Limits,
+    LookupsRow, Mark, OpenHandle, ParentRow, Pending, RequestResult, RequestRow, RowKey,
+    SharedContent, StoreId, Times, Usage, UsageChange, XattrRow, encode_inode_row,
 };
 use varve_types::{FileFlags, InodeId, Timestamp};
 
@@ -165,6 +165,23 @@ fn pending() -> [Sample; 6] {
     kinds.map(|(name, kind)| Sample { name, bytes: kind.encode(), recode: exercise::pending })
 }
 
+/// All kinds of results of requests, and a client.
+fn requests() -> [Sample; 4] {
+    let written = RequestResult::Written { offset: 1 << 33, bytes: 70_000, set_id: 2 };
+    let kinds = [
+        ("request-nothing", 300, RequestResult::Nothing),
+        ("request-inode", u64::MAX, RequestResult::Inode(InodeId::new(1_234_567))),
+        ("request-written", 1, written),
+    ];
+    let [nothing, inode, written] = kinds.map(|(name, number, result)| Sample {
+        name,
+        bytes: RequestRow { number, result }.encode(),
+        recode: exercise::request,
+    });
+    let client = Sample { name: "client", bytes: ClientRow.encode(), recode: exercise::client };
+    [nothing, inode, written, client]
+}
+
 pub(crate) fn samples() -> Vec<Sample> {
     let old = Times {
         atime: time(-1, 999_999_999),
@@ -232,6 +249,6 @@ pub(crate) fn samples() -> Vec<Sample> {
     ];
     all.extend(clones());
     all.extend(lookups());
-    all.extend(pending());
+    all.extend(pending().into_iter().chain(requests()));
     all
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use varve_engine::options::DbOptions;
 use varve_engine::repair::{EngineRepair, RepairOptions, repair_telling};
-use varve_engine::{StoreError, StoreResult};
+use varve_engine::{KeyspaceOptions, StoreError, StoreResult};
 use varve_env::Env;
-use varve_schema::{DICTIONARIES_MAX, DictionaryRow};
+use varve_schema::{DICTIONARIES_MAX, DictionaryRow, REQUESTS};
 
 use super::aside::ASIDE_DIR;
 use crate::EngineKind;
@@ -18,6 +18,7 @@ use crate::dictionaries::pairs_options;
 use crate::fsck::CheckOptions;
 use crate::keyspaces::Keyspaces;
 use crate::lost::{LOST_NAME, Lost};
+use crate::requests;
 use crate::store_lock::take_lock;
 use crate::superblock::{Superblock, engine_dir};
 use crate::transactions::Transaction;
@@ -44,9 +45,15 @@ pub fn repair_engine(
     let files = Keyspaces::all(compression).map(|(name, options)| (name.to_owned(), options));
     let dictionaries = (0..DICTIONARIES_MAX)
         .map(|number| (DictionaryRow::found(number).keyspace(), pairs_options(compression)));
+    let mut keyspaces: Vec<(String, KeyspaceOptions)> =
+        files.into_iter().chain(dictionaries).collect();
+    if let Some(number) = superblock.requests_keyspace {
+        let at = keyspaces.len().min(number as usize);
+        keyspaces.insert(at, (REQUESTS.to_owned(), requests::OPTIONS));
+    }
     let options = RepairOptions {
         db: DbOptions::with_memory_budget(options.engine_bytes()),
-        keyspaces: files.into_iter().chain(dictionaries).collect(),
+        keyspaces,
         aside: dir.join(ASIDE_DIR),
     };
     repair_telling(env, &engine_dir(dir), &options, &mut |repaired| {

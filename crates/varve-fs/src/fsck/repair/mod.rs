@@ -34,7 +34,7 @@ use varve_engine::StoreResult;
 use varve_env::Env;
 use varve_namespace::Changes;
 use varve_schema::key::{ID_MARK, STORE_ID};
-use varve_schema::{DATA, DICTIONARIES, DictionaryRow, ROW_VERSION, put_varint};
+use varve_schema::{DATA, DICTIONARIES, DictionaryRow, REQUESTS, ROW_VERSION, put_varint};
 use varve_types::InodeId;
 use varve_vfs::FsResult;
 
@@ -262,6 +262,7 @@ impl Repair<'_> {
         let space = match keyspace {
             DATA => self.volume.data,
             DICTIONARIES => self.volume.dictionaries,
+            REQUESTS => self.volume.requests.unwrap_or(self.volume.meta),
             _ => self.volume.meta,
         };
         let Some(value) = self.volume.store.get(space, key).map_err(error::store)? else {
