@@ -24,7 +24,7 @@
 //!   another thread of a waiting process gets closes one, a wait that it blocks ends. Locks of open files have no such
 //!   check.
 //!
-//! Invariants ([`LockTable::check`] in tests): locks of different owners that overlap are shared; locks of one owner and
+//! Invariants (`LockTable::check` in tests): locks of different owners that overlap are shared; locks of one owner and
 //! mode neither overlap nor touch; every request in a queue is excluded by a lock that is held; the waits of processes
 //! make no circle; counts are those of the lists.
 //!

@@ -29,6 +29,8 @@ struct Slot {
 pub enum Begun<'a> {
     /// Execute it.
     New,
+    /// Execute it, unless the server before has done so: the session knows no earlier request of its slot.
+    First,
     /// It is being executed; its answer will be sent.
     UnderWay,
     /// It was executed: send this answer.
@@ -65,8 +67,9 @@ impl Slots {
         }
         if number > slot.number {
             // The client has the answer to the request before, or has given it up.
+            let is_first = slot.number == 0;
             *slot = Slot { number, state: State::UnderWay };
-            return Begun::New;
+            return if is_first { Begun::First } else { Begun::New };
         }
         match slot.state {
             State::UnderWay => Begun::UnderWay,
@@ -100,7 +103,7 @@ mod tests {
     #[test]
     fn a_request_is_executed_once() {
         let mut slots = Slots::new(4);
-        assert_eq!(slots.begin(2, 1), Begun::New);
+        assert_eq!(slots.begin(2, 1), Begun::First);
         assert_eq!(slots.begin(2, 1), Begun::UnderWay);
         assert!(slots.is_busy());
         assert!(slots.end(2, 1, Some(b"done")));

@@ -5,9 +5,13 @@
 //! 3. A call that changes something names the objects that will change, has everybody drop them ([`Changes::begin`]),
 //!    and makes the call.
 //!
+//! A call that changes something leaves a note of its request with its effect ([`Vfs::numbered`]), so that the next server
+//! does not make it again when its client, who has no answer, sends it again ([`Call::again`]).
+//!
 //! Invariant: on a thread that must not wait ([`Call::may_wait`]) a call that has to wait fails as [`MustWait`] and has
 //! done nothing.
 
+mod again;
 mod attributes;
 mod files;
 mod names;
@@ -25,7 +29,7 @@ use varve_wire::{Cached, Failure, Node, Request, attr};
 
 use crate::changes::{Change, Changes, MustWait};
 use crate::nodes::Nodes;
-use crate::session::{File, Session, Sessions};
+use crate::session::{File, Numbered, Session, Sessions};
 
 /// Larger reads go to a thread that may wait, because the storage may.
 const QUICK_BYTES_MAX: u32 = 128 << 10;
@@ -142,6 +146,7 @@ impl Service {
     pub(crate) fn serve(
         &self,
         session: &Session,
+        numbered: Numbered,
         request: &Request<'_>,
         data: &[u8],
         may_wait: bool,
@@ -150,7 +155,7 @@ impl Service {
             return None;
         }
         let call = Call { service: self, session, may_wait };
-        match call.serve(request, data) {
+        match call.serve_once(numbered, request, data) {
             Ok(returned) => Some(returned),
             Err(Stop::MustWait) => None,
             Err(Stop::Failed(error)) => {
@@ -275,6 +280,23 @@ impl Call<'_> {
         learned: Learned,
     ) -> Served {
         Ok((Answer::Entry(self.entry(name, entry, learned)), Bytes::new()))
+    }
+
+    /// Makes the call of a request, unless the server before has made it.
+    fn serve_once(&self, numbered: Numbered, request: &Request<'_>, data: &[u8]) -> Served {
+        if !is_once(request) {
+            return self.serve(request, data);
+        }
+        let Numbered { id, is_first } = numbered;
+        if is_first
+            && let Some(done) = self.vfs().request_done(id.client, id.slot)?
+            && done.number == id.number
+        {
+            return self.again(request, done.gave);
+        }
+        let mut served = None;
+        self.vfs().numbered(id, &mut || served = Some(self.serve(request, data)));
+        served.unwrap_or_else(|| Err(FsError::NotImplemented.into()))
     }
 
     /// Makes the call of a request.

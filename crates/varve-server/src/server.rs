@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use varve_meta::Policy;
-use varve_types::{FileName, InodeId};
+use varve_types::{ClientId, FileName, InodeId};
 use varve_vfs::{FileType, FsError, FsResult, Vfs};
 use varve_wire::frame::Kind;
 use varve_wire::{Answer, Failure, FrameError, Header, Hello, Refused, Request, Welcome};
@@ -293,6 +293,7 @@ impl Shared {
         connection.belongs_to(&session);
         if !is_known {
             log::info!("{} {}: a session begins", connection.address, session.name);
+            self.remember(&session);
         }
         let welcome = Welcome {
             features: 0,
@@ -322,12 +323,14 @@ impl Shared {
             connection.put(header, &Answer::Failed(Failure::from(&unknown)), &[]);
             return Ok(());
         };
-        if !session.begins(connection, header.slot, header.number) {
+        let Some(numbered) = session.begins(connection, header.slot, header.number) else {
             return Ok(());
-        }
+        };
         session.requests.fetch_add(1, Ordering::Relaxed);
         let is_kept = is_once(&request);
-        if let Some((answer, returned)) = self.service.serve(session, &request, data, false) {
+        if let Some((answer, returned)) =
+            self.service.serve(session, numbered, &request, data, false)
+        {
             session.answer(connection, header, (&answer, &returned), is_kept);
             return Ok(());
         }
@@ -337,7 +340,7 @@ impl Shared {
         self.workers.run(Box::new(move || {
             // It was decoded before.
             let Ok(request) = varve_wire::decode::<Request<'_>>(&body) else { return };
-            let serve = || shared.service.serve(&session, &request, &data, true);
+            let serve = || shared.service.serve(&session, numbered, &request, &data, true);
             let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve));
             let (answer, returned) = served.ok().flatten().unwrap_or_else(|| {
                 let failed =
@@ -352,8 +355,30 @@ impl Shared {
         Ok(())
     }
 
+    /// Has the file system keep notes of the client's requests over a restart.
+    fn remember(&self, session: &Session) {
+        match self.service.vfs.remember_client(session.client_id()) {
+            Ok(()) | Err(FsError::NotSupported(_) | FsError::ReadOnly) => {}
+            Err(error) => log::error!(
+                "{}: requests may be executed twice after a restart of the server: {error}",
+                session.name
+            ),
+        }
+    }
+
+    fn forget(&self, client: ClientId) {
+        if let Err(error) = self.service.vfs.forget_client(client) {
+            log::warn!("notes of the requests of a client that is gone stay: {error}");
+        }
+    }
+
     /// Ends sessions whose clients are away for too long, until the server ends.
     fn sweep(&self) {
+        // Clients of the server before, which come again or are away for too long.
+        let mut expected = self.service.vfs.remembered_clients().unwrap_or_else(|error| {
+            log::error!("the clients of the server before are not known: {error}");
+            Vec::new()
+        });
         while !self.is_ending() {
             thread::park_timeout(SWEEP);
             let now_ms = self.clock.now_ms();
@@ -363,6 +388,12 @@ impl Shared {
             for session in self.service.sessions.take_lost(since_ms) {
                 log::info!("{}: the session ends, its client is away", session.name);
                 self.service.end(&session);
+                self.forget(session.client_id());
+            }
+            for client in expected.drain(..) {
+                if !self.service.sessions.has(client) {
+                    self.forget(client);
+                }
             }
         }
     }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde::Serialize;
 use varve_meta::{Begun, SessionId, Slots};
-use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, Handle};
+use varve_types::{ClientId, InodeId};
+use varve_vfs::{FsError, FsResult, Handle, RequestId};
 use varve_wire::frame::Kind;
 use varve_wire::{Header, Notice};
 
@@ -71,6 +71,19 @@ struct Requests {
     moved: HashMap<u32, Arc<Connection>>,
 }
 
+/// A request with its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbered {
+    pub(crate) id: RequestId,
+    /// The server before may have executed it.
+    pub(crate) is_first: bool,
+}
+
+/// Returns a client's number, as the file system knows it.
+fn client_id([high, low]: [u64; 2]) -> ClientId {
+    ClientId::new(u128::from(high) << 64 | u128::from(low))
+}
+
 /// The session of one client.
 pub(crate) struct Session {
     pub(crate) id: SessionId,
@@ -93,21 +106,33 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A request arrives. Returns whether it is to be executed. If it was executed before, its answer is sent again; if
-    /// that is under way, its answer goes to the connection that it came on last.
-    pub(crate) fn begins(&self, connection: &Arc<Connection>, slot: u32, number: u64) -> bool {
+    /// A request arrives. Returns how it is to be executed, if it is. If it was executed before, its answer is sent again;
+    /// if that is under way, its answer goes to the connection that it came on last.
+    pub(crate) fn begins(
+        &self,
+        connection: &Arc<Connection>,
+        slot: u32,
+        number: u64,
+    ) -> Option<Numbered> {
+        let id = RequestId { client: self.client_id(), slot, number };
         let mut requests = self.under_way.lock();
         let Requests { slots, moved } = &mut *requests;
         match slots.begin(slot, number) {
-            Begun::New => {
+            begun @ (Begun::New | Begun::First) => {
+                let is_first = begun == Begun::First;
                 moved.remove(&slot);
-                return true;
+                return Some(Numbered { id, is_first });
             }
             Begun::UnderWay => drop(moved.insert(slot, Arc::clone(connection))),
             Begun::Again(answer) => connection.put_again(answer),
             Begun::Superfluous => {}
         }
-        false
+        None
+    }
+
+    /// Returns the client, as the file system knows it.
+    pub(crate) fn client_id(&self) -> ClientId {
+        client_id(self.client)
     }
 
     /// Returns whether the client may keep what it learns: it reads notices and obeys them.
@@ -299,6 +324,12 @@ impl Sessions {
 
     pub(crate) fn get(&self, id: SessionId) -> Option<Arc<Session>> {
         self.by_id.lock().get(&id).cloned()
+    }
+
+    /// Returns whether a client has a session.
+    pub(crate) fn has(&self, client: ClientId) -> bool {
+        let number = client.get();
+        self.sessions.lock().contains_key(&[(number >> 64) as u64, number as u64])
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {

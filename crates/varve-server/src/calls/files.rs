@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use varve_types::{FileName, InodeId};
-use varve_vfs::{Caller, FsError, OpenFlags, Opened, Position, SeekFrom, SetIdTaken};
+use varve_vfs::{Caller, FsError, OpenFlags, Opened, Position, SeekFrom, SetIdTaken, Written};
 use varve_wire::answer::{self, Answer};
 use varve_wire::{DATA_BYTES_MAX, Node, Request};
 
@@ -90,13 +90,7 @@ impl Call<'_> {
             true => vfs.append(ino, handle, offset, data, kill_set_id),
             false => vfs.write(ino, handle, offset, data, kill_set_id),
         })?;
-        let set_id = match written.set_id {
-            SetIdTaken::None => 0,
-            SetIdTaken::All => 1,
-            SetIdTaken::AllButGroup => 2,
-        };
-        let bytes = u32::try_from(written.bytes).unwrap_or(u32::MAX);
-        Ok((Answer::Written { offset: written.offset, bytes, set_id }, Bytes::new()))
+        Ok((self::written(written), Bytes::new()))
     }
 
     fn create(
@@ -122,7 +116,7 @@ impl Call<'_> {
         Ok((Answer::Created(entry, opened), Bytes::new()))
     }
 
-    fn open(&self, node: Node, flags: OpenFlags, file: u64, again: bool) -> Served {
+    pub(super) fn open(&self, node: Node, flags: OpenFlags, file: u64, again: bool) -> Served {
         if again && self.session.has_file(file) {
             return Ok((Answer::Opened(answer::Opened { reread: true }), Bytes::new()));
         }
@@ -137,7 +131,7 @@ impl Call<'_> {
     }
 
     /// Keeps an opened file under the client's number.
-    fn keep(&self, file: u64, ino: InodeId, opened: Opened) -> answer::Opened {
+    pub(super) fn keep(&self, file: u64, ino: InodeId, opened: Opened) -> answer::Opened {
         let before = self.session.keep(file, File { ino, handle: opened.handle });
         if let Some(before) = before {
             // A number that is used twice: its first file is of no use to anybody.
@@ -145,4 +139,15 @@ impl Call<'_> {
         }
         answer::Opened { reread: opened.reread }
     }
+}
+
+/// Makes an answer of what a write has done.
+pub(super) fn written(done: Written) -> Answer {
+    let set_id = match done.set_id {
+        SetIdTaken::None => 0,
+        SetIdTaken::All => 1,
+        SetIdTaken::AllButGroup => 2,
+    };
+    let bytes = u32::try_from(done.bytes).unwrap_or(u32::MAX);
+    Answer::Written { offset: done.offset, bytes, set_id }
 }

@@ -2,4 +2,5 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod against_model;
+mod restarts;
 mod support;
