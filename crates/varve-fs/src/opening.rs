@@ -157,8 +157,8 @@ impl VarveFs {
         let keyspaces = Keyspaces::open(store.as_ref(), superblock.compression)?;
         superblock.check_rows(store.as_ref(), keyspaces.meta, dir)?;
         let (unwritten, store) = over(store, db.is_some(), &options);
-        let ids = IdAllocator::open(Arc::clone(&store), keyspaces.meta).map_err(unopened(dir))?;
-        let ids = Arc::new(ids);
+        let ids = IdAllocator::open(Arc::clone(&store), keyspaces.meta);
+        let ids = Arc::new(ids.map_err(unopened(dir))?);
         let dictionaries = Dictionaries::new(
             Arc::clone(&store),
             keyspaces.dictionaries,
@@ -170,18 +170,14 @@ impl VarveFs {
         let random = env.random();
         let dir = dir.to_path_buf();
         let sources = db.as_ref().map(|db| {
-            let (db, env, dir, options) =
-                (Arc::clone(db), Arc::clone(&env), dir.clone(), options.clone());
-            let (superblock, objects) = (superblock.clone(), Arc::clone(&objects));
-            let ids = Arc::clone(&ids);
             Sources::new(SourceParts {
-                db,
-                env,
-                dir,
-                options,
-                superblock,
-                objects,
-                ids,
+                db: Arc::clone(db),
+                env: Arc::clone(&env),
+                dir: dir.clone(),
+                options: options.clone(),
+                superblock: superblock.clone(),
+                objects: Arc::clone(&objects),
+                ids: Arc::clone(&ids),
                 unwritten,
                 keyspaces,
                 random,
@@ -192,13 +188,8 @@ impl VarveFs {
         }
         let views = db.map(|db| Views::new(db, random));
         let lock = Mutex::new(Some(lock));
-        let requests = Requests::open(
-            Arc::clone(&env),
-            dir.clone(),
-            Arc::clone(&store),
-            &superblock,
-            options.read_only,
-        )?;
+        let (machine, rows) = (Arc::clone(&env), Arc::clone(&store));
+        let requests = Requests::open(machine, &dir, rows, &superblock, options.read_only)?;
         let parts = Parts {
             env,
             dir,

@@ -4,7 +4,7 @@
 //! It is made when a store is first served. Which number it got is in the superblock, for a repair of a store that has lost its
 //! manifest and must know the key spaces by their order. There is one row for each client, and for each slot of one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -33,11 +33,12 @@ impl Requests {
     /// Those of the store in `dir`, which the caller has locked.
     pub(crate) fn open(
         env: Arc<dyn Env>,
-        dir: PathBuf,
+        dir: &Path,
         store: Arc<dyn Store>,
         superblock: &Superblock,
         read_only: bool,
     ) -> StoreResult<Requests> {
+        let dir = dir.to_path_buf();
         let requests = Requests { env, dir, store, space: OnceLock::new(), making: Mutex::new(()) };
         if let Some(space) = find(requests.store.as_ref())? {
             let space = *requests.space.get_or_init(|| space);

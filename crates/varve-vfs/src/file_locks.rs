@@ -96,6 +96,6 @@ pub struct FileLock {
     pub pid: u32,
 }
 
-/// The number of a request for a lock that waits ([`crate::Vfs::await_lock`]).
+/// The number of a request for a lock that waits (F_SETLKW).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockWait(pub u64);
