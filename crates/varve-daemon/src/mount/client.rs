@@ -10,6 +10,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use varve::{Error, Result, anchor};
 use varve_client::{Client, ConnectError, Forgetful};
@@ -26,6 +27,8 @@ use crate::control::Ready;
 use crate::error;
 use crate::server_address::ServerAddress;
 
+/// How long the last sync of a mount that ends waits for the server.
+const SYNC_WAIT_MAX: Duration = Duration::from_secs(20);
 /// Requests that may wait for the server at a time.
 const THREADS: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
 
@@ -112,7 +115,12 @@ pub(super) fn serve(
         });
         session.run()
     });
-    // What is not durable yet becomes so, as when a local mount ends.
+    // What is not durable yet becomes so, as when a local mount ends. Nobody waits for a server that is gone.
+    let waiting = Arc::clone(&client);
+    thread::spawn(move || {
+        thread::sleep(SYNC_WAIT_MAX);
+        waiting.end();
+    });
     let synced = client.sync();
     client.end();
     log::info!("{} is unmounted", facts.dir.display());
