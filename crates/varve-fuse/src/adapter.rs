@@ -3,8 +3,8 @@
 //! 1. [`Adapter::serve`] decodes a request and checks that its caller may make it ([`Adapter::admit`]).
 //! 2. The method for the request makes the call: `names` finds and changes names, `attributes` serves attributes of
 //!    both kinds, `trees` the attributes about directory trees, `files` open files, `flags` file flags,
-//!    `transactions` the ends of transactions, `arrivals` directories on which other mounts appear. `rules` has what
-//!    they share, and `astray` tells the kernel of appends.
+//!    `transactions` the ends of transactions, `file_locks` locks of files, `arrivals` directories on which other mounts
+//!    appear. `rules` has what they share, and `astray` tells the kernel of appends.
 //! 3. The result becomes an [`Answer`]; an error becomes an errno.
 //!
 //! Invariants, which are rules that the kernel's protocol adds to the calls:
@@ -13,9 +13,9 @@
 //! - CREATE opens no existing file: the kernel sends it for names that it takes for absent, and so it has checked no
 //!   permissions. If the name has appeared meanwhile without the kernel, the answer is ESTALE, and the kernel walks
 //!   the path once more.
-//! - The answer to FLUSH, OPENDIR (but see [`Adapter::opendir`]) and unknown requests is ENOSYS. Then the kernel
-//!   stops asking. The handshake asks for no file locks, so the kernel keeps them itself, which is right for a single
-//!   mount.
+//! - The answer to FLUSH (but see [`Adapter::flush`]), OPENDIR (but see [`Adapter::opendir`]) and unknown requests is
+//!   ENOSYS. Then the kernel stops asking. Unless the file system keeps file locks the handshake asks for none, so the
+//!   kernel keeps them itself, which is right for a single mount.
 //! - The file system clears set-id bits (FUSE_HANDLE_KILLPRIV_V2). A flag of SETATTR, OPEN and WRITE says when.
 //! - A listing that has already emitted entries with attributes succeeds, even if an error follows: each entry counts
 //!   as a lookup, of which the kernel must learn. The next request meets the error again.
@@ -23,8 +23,10 @@
 //! - Syncs run on other threads than the readers (`waiters`), so that no request waits behind them and many syncs
 //!   share one commit. So do requests that need other requests to the same mount ([`Adapter::ask`]).
 //! - A request that locks of transactions block leaves the reader threads too (`parked`). Before it is served again,
-//!   what the kernel had checked for it is checked once more (`checked`). INTERRUPT is only about such requests and
-//!   has no answer: after ENOSYS the kernel would report no signal any more.
+//!   what the kernel had checked for it is checked once more (`checked`).
+//! - A request that waits for a file lock keeps no thread (`lock_waits`).
+//! - INTERRUPT is only about requests that wait for locks and has no answer: after ENOSYS the kernel would report no
+//!   signal any more.
 //! - A write to a file that is open to append goes to the real end of the file. The kernel's end may be another, if
 //!   the file changed without the kernel.
 //! - On a mount of root alone, where the kernel checks no permissions, only root is served ([`Adapter::admit`]).
@@ -37,6 +39,7 @@ mod arrivals;
 mod astray;
 mod attributes;
 mod checked;
+mod file_locks;
 mod files;
 mod flags;
 mod listers;
@@ -58,6 +61,7 @@ use crate::backing::BackingTable;
 use crate::convert;
 use crate::device::Device;
 use crate::handover::SessionState;
+use crate::lock_waits::LockWaits;
 use crate::meters::Meters;
 use crate::options::SessionOptions;
 use crate::parked::{self, Parked};
@@ -99,6 +103,7 @@ pub(crate) struct Adapter {
     /// Threads for calls that need other requests to this mount.
     askers: Waiters,
     parked: Parked,
+    lock_waits: Arc<LockWaits>,
     arrivals: Arc<Arrivals>,
     listers: Listers,
     astray: Arc<Astray>,
@@ -129,6 +134,7 @@ impl Adapter {
             waiters,
             askers,
             parked,
+            lock_waits: Arc::default(),
             arrivals,
             listers,
             astray,
@@ -250,6 +256,11 @@ impl Adapter {
         &self.parked
     }
 
+    /// Returns the requests that wait for locks of files.
+    pub(crate) fn lock_waits(&self) -> &LockWaits {
+        &self.lock_waits
+    }
+
     /// Returns the directory that the mount shows as its root.
     pub(crate) fn root(&self) -> InodeId {
         self.options.root
@@ -317,6 +328,9 @@ impl Adapter {
                 let sync = move |vfs: &dyn Vfs| vfs.fsync(ino, Handle(handle), data_only);
                 Ok(self.later(call, sync))
             }
+            Request::Flush { handle, owner } => self.flush(call, Handle(handle), owner),
+            Request::Getlk(lock) => self.getlk(call, &lock),
+            Request::Setlk { lock, waits } => self.setlk(call, &lock, waits),
             Request::Fsyncdir => Ok(self.later(call, move |vfs| vfs.fsync_dir(ino))),
             Request::Syncfs => Ok(self.later(call, |vfs| vfs.sync())),
             Request::Readdir(read) => self.readdir(call, &read),
@@ -336,15 +350,19 @@ impl Adapter {
             }
             Request::Opendir => self.opendir(call),
             Request::Releasedir | Request::Destroy => Ok(DONE),
-            Request::Interrupt { unique } => {
-                self.parked.interrupt(unique);
-                Ok(DONE)
-            }
+            Request::Interrupt { unique } => Ok(self.interrupt(unique)),
             Request::Ioctl(ioctl) => self.ioctl(call, &ioctl),
             Request::Access { mask } => self.access(call, mask),
             Request::Init(_) => Err(FsError::Invalid("a second INIT")),
             Request::Other => Err(FsError::NotImplemented),
         }
+    }
+
+    /// Ends the wait of a request whose caller has got a signal.
+    fn interrupt(&self, unique: u64) -> Answer {
+        self.parked.interrupt(unique);
+        self.lock_waits.interrupt(&*self.vfs, unique);
+        DONE
     }
 
     /// Runs `sync` on a thread that may wait. That thread answers the request.

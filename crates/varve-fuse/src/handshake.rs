@@ -47,11 +47,13 @@ impl<E: Into<io::Error>> From<E> for Refusal {
     }
 }
 
-/// Receives INIT, chooses the transport and answers. With `root_alone` the kernel checks no permissions on the mount.
+/// Receives INIT, chooses the transport and answers. With `root_alone` the kernel checks no permissions on
+/// the mount; with `has_locks` it asks for locks of files instead of keeping them.
 pub(crate) fn shake_hands(
     device: &Device,
     options: &SessionOptions,
     root_alone: bool,
+    has_locks: bool,
 ) -> Result<(Agreement, Carrier), Refusal> {
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     let ended = || io::Error::other("the file system was unmounted before it was served");
@@ -70,7 +72,8 @@ pub(crate) fn shake_hands(
     let (carrier, no_uring) = transport::choose(device, options.transport, offered)
         .inspect_err(|_| device.reply_errno(header.unique, libc::EPROTO))
         .map_err(Refusal::NoUring)?;
-    let answer = answer(&offer, options, carrier.transport(), root_alone);
+    let locks = if has_locks { FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS } else { 0 };
+    let answer = answer(&offer, options, carrier.transport(), root_alone, locks);
     let mut reply = Reply::new();
     reply.init_out(&answer);
     device.reply(header.unique, &mut reply);
@@ -94,14 +97,17 @@ fn check_version(offer: &Init) -> Result<(), String> {
     ))
 }
 
-/// Chooses the capabilities and limits from what the kernel offers.
+/// Chooses the capabilities and limits from what the kernel offers. `locks` are those for locks of files, if the file
+/// system keeps them.
 fn answer(
     offer: &Init,
     options: &SessionOptions,
     transport: Transport,
     root_alone: bool,
+    locks: u64,
 ) -> InitOut {
-    let mut wanted = FUSE_ASYNC_READ
+    let mut wanted = locks
+        | FUSE_ASYNC_READ
         | FUSE_BIG_WRITES
         | FUSE_EXPORT_SUPPORT
         | FUSE_ATOMIC_O_TRUNC
@@ -173,7 +179,7 @@ mod tests {
     fn only_what_is_offered_is_asked_for() {
         let options = SessionOptions::default();
         let answer =
-            answer(&offer(FUSE_ASYNC_READ | FUSE_INIT_EXT), &options, Transport::Dev, false);
+            answer(&offer(FUSE_ASYNC_READ | FUSE_INIT_EXT), &options, Transport::Dev, false, 0);
         assert_eq!((answer.flags, answer.max_stack_depth), (FUSE_ASYNC_READ, 0));
         assert_eq!(answer.max_readahead, 131_072);
     }
@@ -192,23 +198,23 @@ mod tests {
     fn passthrough_and_listings_follow_the_options() {
         let mut options =
             SessionOptions { readdir_plus: ReaddirPlus::Never, ..SessionOptions::default() };
-        let granted = answer(&offer(u64::MAX), &options, Transport::Dev, false);
+        let granted = answer(&offer(u64::MAX), &options, Transport::Dev, false, 0);
         assert_eq!(granted.flags & (FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO), 0);
         assert_ne!(granted.flags & FUSE_PASSTHROUGH, 0);
         assert_eq!(granted.max_stack_depth, 1);
         options.sync_writes = true;
-        let granted = answer(&offer(u64::MAX), &options, Transport::Dev, false);
+        let granted = answer(&offer(u64::MAX), &options, Transport::Dev, false, 0);
         assert_eq!(granted.flags & FUSE_PASSTHROUGH, 0);
     }
 
     #[test]
     fn rings_are_asked_for_with_room_for_the_largest_request() {
         let options = SessionOptions::default();
-        let plain = answer(&offer(u64::MAX), &options, Transport::Dev, false);
+        let plain = answer(&offer(u64::MAX), &options, Transport::Dev, false, 0);
         assert_eq!(plain.flags & FUSE_OVER_IO_URING, 0);
         assert_eq!(plain.max_write, 1 << 20);
         assert_eq!(usize::from(plain.max_pages) * page_size(), 1 << 20);
-        let rings = answer(&offer(u64::MAX), &options, Transport::Uring, false);
+        let rings = answer(&offer(u64::MAX), &options, Transport::Uring, false, 0);
         assert_ne!(rings.flags & FUSE_OVER_IO_URING, 0);
         assert_eq!(rings.max_write as usize, PAYLOAD_BYTES_MAX);
         assert_eq!(usize::from(rings.max_pages) * page_size(), PAYLOAD_BYTES_MAX);
@@ -227,7 +233,7 @@ mod tests {
     fn lists_are_not_the_kernels_where_it_checks_nothing() {
         let options = SessionOptions::default();
         let lists = |root_alone| {
-            let granted = answer(&offer(u64::MAX), &options, Transport::Dev, root_alone);
+            let granted = answer(&offer(u64::MAX), &options, Transport::Dev, root_alone, 0);
             granted.flags & FUSE_POSIX_ACL != 0
         };
         assert!(lists(false) && !lists(true));
@@ -238,7 +244,7 @@ mod tests {
     fn ids_are_mapped_where_the_kernel_checks_permissions() {
         let options = SessionOptions::default();
         let maps = |offered, root_alone| {
-            let granted = answer(&offer(offered), &options, Transport::Dev, root_alone);
+            let granted = answer(&offer(offered), &options, Transport::Dev, root_alone, 0);
             granted.flags & FUSE_ALLOW_IDMAP != 0
         };
         assert!(maps(u64::MAX, false) && !maps(u64::MAX, true));

@@ -26,6 +26,7 @@ mod device;
 mod groups;
 mod handover;
 mod handshake;
+mod lock_waits;
 mod meters;
 mod mount;
 mod notify;

@@ -122,6 +122,11 @@ impl Parked {
         queue.signalled.push_back(unique);
     }
 
+    /// Returns whether the caller of the request `unique` has lately got a signal.
+    pub(crate) fn is_signalled(&self, unique: u64) -> bool {
+        self.queue.lock().signalled.contains(&unique)
+    }
+
     /// Refuses further requests; [`serve`] ends all waits and returns.
     pub(crate) fn close(&self) {
         self.queue.lock().closed = true;

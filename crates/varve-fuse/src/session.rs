@@ -101,7 +101,7 @@ impl Session {
         options: &SessionOptions,
     ) -> Result<Session, SessionError> {
         let Mounted { connection, stop, .. } = mounted;
-        match start(connection, options) {
+        match start(connection, options, vfs.has_locks()) {
             Ok((devices, agreement, carrier)) => {
                 if let Some(reason) = &agreement.no_uring {
                     log::info!("requests travel over {}: {reason}", agreement.transport);
@@ -200,9 +200,11 @@ impl Session {
 fn start(
     connection: Connection,
     options: &SessionOptions,
+    has_locks: bool,
 ) -> Result<(Vec<Device>, Agreement, Carrier), Refusal> {
     let device = Device::new(connection.device);
-    let (agreement, carrier) = handshake::shake_hands(&device, options, connection.root_alone)?;
+    let (agreement, carrier) =
+        handshake::shake_hands(&device, options, connection.root_alone, has_locks)?;
     Ok((one_each(&device, options)?, agreement, carrier))
 }
 

@@ -168,6 +168,8 @@ pub(crate) fn serve(
         }
         governor.end();
         adapter.parked().close();
+        let is_paused = matches!(result, Ok(false));
+        adapter.lock_waits().close(adapter.vfs(), is_paused);
         result
     })
 }

@@ -64,7 +64,7 @@ impl Default for LockLimits {
 
 /// A request that waits. Tickets are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(u64);
+pub struct Ticket(pub u64);
 
 /// A lock, and the session that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -68,6 +68,8 @@ pub enum Errno {
     ArgListTooLong = 7,
     /// ETXTBSY: text file busy.
     TextBusy = 26,
+    /// ENOLCK: no more locks of files.
+    NoLocks = 37,
 }
 
 impl Errno {
@@ -111,6 +113,7 @@ impl Errno {
             Errno::NoDevice => "ENXIO",
             Errno::ArgListTooLong => "E2BIG",
             Errno::TextBusy => "ETXTBSY",
+            Errno::NoLocks => "ENOLCK",
         }
     }
 
@@ -121,7 +124,7 @@ impl Errno {
 }
 
 /// Every value, for [`Errno::from_raw`].
-const ALL: [Errno; 32] = [
+const ALL: [Errno; 33] = [
     Errno::Perm,
     Errno::NotFound,
     Errno::Interrupted,
@@ -154,4 +157,5 @@ const ALL: [Errno; 32] = [
     Errno::NoDevice,
     Errno::ArgListTooLong,
     Errno::TextBusy,
+    Errno::NoLocks,
 ];

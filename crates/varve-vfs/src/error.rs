@@ -114,6 +114,15 @@ pub enum FsError {
     /// The transaction was a deadlock victim: it lost its locks so that others could go on. It can only be aborted.
     #[error("the transaction gave way to others; abort it and begin again")]
     DeadlockVictim,
+    /// Processes would wait for each other's locks of files for ever.
+    #[error("processes wait for each other's locks")]
+    Deadlock,
+    /// There are as many locks of files, or requests that wait for one, as there can be.
+    #[error("too many locks of files, or requests that wait for one")]
+    TooManyLocks,
+    /// The wait was ended for its caller, who has got a signal.
+    #[error("interrupted by a signal")]
+    Interrupted,
     /// It does not work at this moment; the same call will work soon.
     #[error("not at this moment; try again")]
     TryAgain,
@@ -162,7 +171,9 @@ impl FsError {
             FsError::NotSupported(_) => Errno::NotSupported,
             FsError::NotImplemented => Errno::NoSys,
             FsError::Blocked(_) | FsError::Busy => Errno::Busy,
-            FsError::DeadlockVictim => Errno::Deadlock,
+            FsError::DeadlockVictim | FsError::Deadlock => Errno::Deadlock,
+            FsError::TooManyLocks => Errno::NoLocks,
+            FsError::Interrupted => Errno::Interrupted,
             FsError::TryAgain => Errno::Again,
             FsError::Storage(_) | FsError::Damaged(_) => Errno::Io,
         }

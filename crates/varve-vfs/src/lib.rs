@@ -17,8 +17,8 @@ pub use error::{Blocked, FsError, FsResult};
 pub use file_locks::{FileLock, LockKind, LockMode, LockOwner, LockRange, LockWait};
 pub use locks::{in_time, insist};
 pub use ops::{
-    AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, OpenFlags, Opened, Position,
-    RenameMode, SeekFrom, SetIdTaken, StatFs, Transact, Vfs, Written, XattrMode,
+    AccessMode, AllocateMode, Caller, DirEntry, Entry, Handle, LockDone, OpenFlags, Opened,
+    Position, RenameMode, SeekFrom, SetIdTaken, StatFs, Transact, Vfs, Written, XattrMode,
 };
 pub use place::Place;
 pub use requests::{Gave, RequestDone, RequestId};

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use varve_types::{ClientId, FileFlags, FileName, InodeId};
 
 use crate::{
-    Attr, Blocked, FileType, FsError, FsResult, Keep, Place, RequestDone, RequestId, SetAttr,
-    TreeLimits, TreeQuota, TreeUsage,
+    Attr, Blocked, FileLock, FileType, FsError, FsResult, Keep, LockKind, LockOwner, LockRange,
+    LockWait, Place, RequestDone, RequestId, SetAttr, TreeLimits, TreeQuota, TreeUsage,
 };
 
 /// The user who makes a call. The front end checks permissions if it can. (The kernel does, except on mounts of root
@@ -263,6 +263,12 @@ pub enum Transact {
     Abort(u64),
 }
 
+/// Takes the result of a wait for a lock ([`Vfs::await_lock`]). It may take a moment, but does not wait.
+pub type LockDone = Box<dyn FnOnce(FsResult<()>) + Send>;
+
+/// The error of a file system that keeps no locks.
+const NO_LOCKS: FsError = FsError::NotSupported("locks of files");
+
 /// A file system. Calls may come from many threads at once.
 ///
 /// Errors of all calls:
@@ -441,7 +447,7 @@ pub trait Vfs: Send + Sync {
         Ok(())
     }
 
-    /// Ends a handle.
+    /// Ends a handle, and all locks of the file that were set by it.
     fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()>;
 
     /// Makes the file durable: its bytes and size, and every attribute unless `data_only` is set.
@@ -593,6 +599,65 @@ pub trait Vfs: Send + Sync {
     /// if the file system does not count this.
     fn usage(&self, _ino: InodeId) -> FsResult<TreeUsage> {
         Err(FsError::NotSupported("the usage of directory trees"))
+    }
+
+    /// Returns whether the file system keeps the locks that programs set on files. Otherwise the front end's client (the
+    /// kernel) keeps them, which is right if no other client uses the files.
+    fn has_locks(&self) -> bool {
+        false
+    }
+
+    /// Returns the first lock of others that excludes `lock`. Its process is 0 if the front end's client does not know
+    /// the process.
+    fn test_lock(
+        &self,
+        _ino: InodeId,
+        _handle: Handle,
+        _lock: FileLock,
+    ) -> FsResult<Option<FileLock>> {
+        Err(NO_LOCKS)
+    }
+
+    /// Sets a lock. It replaces what its owner has locked in the range. `TryAgain` if a lock of others excludes it,
+    /// `TooManyLocks` if there is no room for it. A lock of [`crate::LockKind::Flock`] that changes its mode may be
+    /// lost upon `TryAgain`.
+    fn set_lock(&self, _ino: InodeId, _handle: Handle, _lock: FileLock) -> FsResult<()> {
+        Err(NO_LOCKS)
+    }
+
+    /// Sets a lock as [`Vfs::set_lock`] does, once no lock of others excludes it, and then calls `done`. The call does
+    /// not wait. `done` is called exactly once, on any thread, perhaps before this call returns: with `Deadlock` if
+    /// processes would wait for each other for ever, with `TooManyLocks` if there is no room, with `Interrupted` after
+    /// [`Vfs::cancel_lock`].
+    fn await_lock(
+        &self,
+        _ino: InodeId,
+        _handle: Handle,
+        _lock: FileLock,
+        done: LockDone,
+    ) -> LockWait {
+        done(Err(NO_LOCKS));
+        LockWait(0)
+    }
+
+    /// Ends a wait, unless it has ended.
+    fn cancel_lock(&self, _wait: LockWait) {}
+
+    /// Takes back what an owner has locked in a range. `TooManyLocks` if a lock would become two and there is no room
+    /// for them.
+    fn unlock(
+        &self,
+        _ino: InodeId,
+        _handle: Handle,
+        _owner: (LockOwner, LockKind),
+        _range: LockRange,
+    ) -> FsResult<()> {
+        Err(NO_LOCKS)
+    }
+
+    /// Takes back all locks of a process on a file of which it has closed a descriptor.
+    fn close_locks(&self, _ino: InodeId, _handle: Handle, _owner: LockOwner) -> FsResult<()> {
+        Err(NO_LOCKS)
     }
 
     /// Limits what may lie below a directory: from now on a change that would exceed the limits fails as

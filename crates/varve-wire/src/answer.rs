@@ -133,7 +133,8 @@ causes! {
     1 NotFound, 2 Stale, 3 Exists, 4 NotDirectory, 5 IsDirectory, 6 NotEmpty, 7 IntoOwnSubtree, 8 AccessDenied,
     9 NotPermitted, 10 BadHandle, 11 TextBusy, 12 FileTooLarge, 13 TooLarge, 14 TooManyLinks, 15 QuotaExceeded,
     16 CrossesLimits, 17 ReadOnly, 18 TargetTooLong, 19 NoXattr, 20 XattrExists, 21 XattrTooLarge,
-    22 XattrNameTooLong, 23 NoSuchOffset, 24 NotImplemented, 25 DeadlockVictim, 38 TryAgain, 26 Busy,
+    22 XattrNameTooLong, 23 NoSuchOffset, 24 NotImplemented, 25 DeadlockVictim, 38 TryAgain, 26 Busy, 39 Deadlock,
+    40 TooManyLocks, 41 Interrupted,
     fixed:
     27 Invalid "the server refuses the arguments", 28 NotSupported "the server does not support it",
     text:

@@ -90,10 +90,11 @@ const FRONT_END_CRATES: &[(&str, &[&str])] = &[
 /// The crate that only tests may import.
 const TEST_ROOM: &str = "varve-testkit";
 
-/// Arrows that only tests have: the file system is tried on storage that it does not know, and the server with the file
-/// system that it serves and with clients.
+/// Arrows that only tests have: the file system is tried on storage that it does not know, mounts with the locks of
+/// other mounts, and the server with the file system that it serves and with clients.
 const TEST_ARROWS: &[(&str, &str)] = &[
     ("varve-fs", "varve-storage"),
+    ("varve-fuse", "varve-meta"),
     ("varve-server", "varve-client"),
     ("varve-server", "varve-env"),
     ("varve-server", "varve-fs"),

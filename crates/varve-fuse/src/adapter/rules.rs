@@ -49,6 +49,9 @@ impl Adapter {
             | Request::CopyRange(_)
             | Request::Fsync { .. }
             | Request::Fsyncdir
+            | Request::Flush { .. }
+            | Request::Getlk(_)
+            | Request::Setlk { .. }
             | Request::Syncfs
             | Request::Statfs
             | Request::Release { .. }

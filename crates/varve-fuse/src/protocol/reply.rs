@@ -204,6 +204,14 @@ impl Reply {
         self.u64(bytes);
     }
 
+    /// fuse_lk_out: `start u64 | end u64 | type u32 | pid u32`
+    pub(crate) fn lock_out(&mut self, (first, last): (u64, u64), mode: u32, pid: u32) {
+        self.u64(first);
+        self.u64(last);
+        self.u32(mode);
+        self.u32(pid);
+    }
+
     /// fuse_lseek_out.
     pub(crate) fn lseek_out(&mut self, offset: u64) {
         self.u64(offset);

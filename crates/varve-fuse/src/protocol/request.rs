@@ -190,6 +190,21 @@ pub(crate) struct CopyRange {
     pub(crate) is_long: bool,
 }
 
+/// GETLK, SETLK and SETLKW.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lock {
+    pub(crate) handle: u64,
+    pub(crate) owner: u64,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// F_RDLCK, F_WRLCK or F_UNLCK.
+    pub(crate) mode: u32,
+    /// The process; 0 if it lives where the kernel of the mount has no number for it.
+    pub(crate) pid: u32,
+    /// By flock(2).
+    pub(crate) is_flock: bool,
+}
+
 /// The inodes and lookup counts of a BATCH_FORGET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forgets<'a>(&'a [[u8; 16]]);
@@ -255,6 +270,17 @@ pub(crate) enum Request<'a> {
         data_only: bool,
     },
     Fsyncdir,
+    /// A process closes a descriptor.
+    Flush {
+        handle: u64,
+        owner: u64,
+    },
+    Getlk(Lock),
+    /// SETLK, and SETLKW, which waits.
+    Setlk {
+        lock: Lock,
+        waits: bool,
+    },
     Setxattr(SetXattrIn<'a>),
     Getxattr {
         size: u32,
@@ -330,6 +356,10 @@ impl<'a> Request<'a> {
                 Request::Fsync { handle: f.u64()?, data_only: f.u32()? & FUSE_FSYNC_FDATASYNC != 0 }
             }
             FUSE_FSYNCDIR => Request::Fsyncdir,
+            FUSE_FLUSH => Request::Flush { handle: f.u64()?, owner: f.after_padding()? },
+            FUSE_GETLK => Request::Getlk(f.lock()?),
+            FUSE_SETLK => Request::Setlk { lock: f.lock()?, waits: false },
+            FUSE_SETLKW => Request::Setlk { lock: f.lock()?, waits: true },
             FUSE_SYNCFS => Request::Syncfs,
             FUSE_SETXATTR => Request::Setxattr(SetXattrIn(body)),
             FUSE_GETXATTR => Request::Getxattr { size: f.size_and_padding()?, name: f.name()? },
@@ -493,6 +523,20 @@ impl<'a> Fields<'a> {
         let is_writeback = write_flags & FUSE_WRITE_CACHE != 0;
         let data = self.bytes(size)?;
         Ok(Write { handle, offset, is_writeback, open_flags, kill_set_id, data })
+    }
+
+    fn after_padding(&mut self) -> Result<u64> {
+        self.u64()?;
+        self.u64()
+    }
+
+    /// `fh u64 | owner u64 | start u64 | end u64 | type u32 | pid u32 | lk_flags u32 | padding u32`
+    fn lock(&mut self) -> Result<Lock> {
+        let (handle, owner) = (self.u64()?, self.u64()?);
+        let (first, last) = (self.u64()?, self.u64()?);
+        let (mode, pid) = (self.u32()?, self.u32()?);
+        let is_flock = self.u32()? & FUSE_LK_FLOCK != 0;
+        Ok(Lock { handle, owner, first, last, mode, pid, is_flock })
     }
 
     fn fallocate(&mut self) -> Result<Fallocate> {

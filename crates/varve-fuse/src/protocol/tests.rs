@@ -10,8 +10,8 @@ use varve_vfs::{Attr, DirEntry, FileType, Keep, StatFs};
 use super::constants::*;
 use super::reply::{InitOut, OpenOut, Reply, Validity, header};
 use super::request::{
-    CopyRange, Create, DecodeError, Fallocate, Header, Init, Ioctl, Mknod, Read, Rename, Request,
-    SetAttrIn, SetXattr, SetXattrIn, Time, Write,
+    CopyRange, Create, DecodeError, Fallocate, Header, Init, Ioctl, Lock, Mknod, Read, Rename,
+    Request, SetAttrIn, SetXattr, SetXattrIn, Time, Write,
 };
 
 /// The bytes of fields of the given types, one after the other.
@@ -49,7 +49,7 @@ fn samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
         (FUSE_DESTROY, Request::Destroy),
         (FUSE_SYNCFS, Request::Syncfs),
         (FUSE_STATX, Request::Statx),
-        (FUSE_FLUSH, Request::Other),
+        (FUSE_FLUSH, Request::Flush { handle: 0, owner: 0 }),
         (FUSE_OPENDIR, Request::Opendir),
         (FUSE_INTERRUPT, Request::Interrupt { unique: 0 }),
         (u32::MAX, Request::Other),
@@ -91,7 +91,14 @@ fn file_samples() -> Vec<(u32, Vec<u8>, Request<'static>)> {
     let read = Read { handle: 1, offset: 2, size: 3 };
     let read_bytes = || fields! { u64: 1, 2; u32: 3, 4; u64: 5; u32: 6, 0; };
     let allocate = Fallocate { handle: 1, offset: 2, length: 3, mode: 4 };
+    let lock = Lock { handle: 1, owner: 2, first: 3, last: 4, mode: 5, pid: 6, is_flock: true };
+    let lock_bytes = |flags| fields! { u64: 1, 2, 3, 4; u32: 5, 6, flags, 0; };
+    let ranged = Lock { is_flock: false, ..lock };
     vec![
+        (FUSE_FLUSH, fields! { u64: 1, 0, 2; }, Request::Flush { handle: 1, owner: 2 }),
+        (FUSE_GETLK, lock_bytes(1), Request::Getlk(lock)),
+        (FUSE_SETLK, lock_bytes(0), Request::Setlk { lock: ranged, waits: false }),
+        (FUSE_SETLKW, lock_bytes(1), Request::Setlk { lock, waits: true }),
         (FUSE_OPEN, fields! { u32: 2, 1; }, Request::Open { flags: 2, kill_set_id: true }),
         (FUSE_OPEN, fields! { u32: 2, 0; }, Request::Open { flags: 2, kill_set_id: false }),
         (FUSE_CREATE, create_bytes(), Request::Create(create)),

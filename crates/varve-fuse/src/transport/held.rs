@@ -6,7 +6,7 @@
 //!
 //! | wait for | most entries |
 //! | --- | --- |
-//! | the release of locks of transactions | [`FOR_LOCKS_MAX`] |
+//! | the release of locks of transactions or of files | [`FOR_LOCKS_MAX`] |
 //! | work that needs requests to this mount: the mount of a view, the end of a transaction | [`FOR_THE_MOUNT_MAX`] |
 //! | nothing, or a sync, which needs no other request | all others |
 
@@ -26,7 +26,7 @@ const _: () =
 /// What a held request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// A transaction releases locks.
+    /// A transaction, or another program, releases locks.
     Unlocked,
     /// A thread has finished work that needs requests to this mount.
     Asked,

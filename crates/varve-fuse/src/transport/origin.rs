@@ -55,8 +55,8 @@ impl Origin {
         }
     }
 
-    /// Answers request `unique`. Any thread may call this for a request from the descriptor; for a request from a
-    /// ring, any thread except the ring's own.
+    /// Answers request `unique`. Any thread may call this. The answer of a request from a ring goes through the ring's
+    /// mailbox, so the ring's own thread has a shorter way.
     pub(crate) fn reply(&self, unique: u64, answer: Answer, reply: &mut Reply) {
         match (self, answer) {
             (_, Answer::Later) => {}

@@ -7,6 +7,7 @@
 )]
 
 mod attributes;
+mod file_locks;
 mod files;
 mod handover;
 mod mounts;

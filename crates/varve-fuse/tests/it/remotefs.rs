@@ -2,17 +2,20 @@
 //! follows its answers to the kernel. Everything else is [`ModelFs`]'s.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+use varve_meta::{Holder, LockLimits, LockRefusal, LockTable, Requested, SessionId, Ticket};
 use varve_testkit::PATIENCE;
 use varve_testkit::model::ModelFs;
 use varve_types::{FileName, InodeId};
 use varve_vfs::{
-    AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsResult, Handle, Keep,
-    OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, StatFs, Vfs, Written, XattrMode,
+    AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileLock, FileType, FsError, FsResult,
+    Handle, Keep, LockDone, LockKind, LockOwner, LockRange, LockWait, OpenFlags, Opened, Position,
+    RenameMode, SeekFrom, SetAttr, StatFs, Vfs, Written, XattrMode,
 };
 
 use crate::objectfs::to_inner;
@@ -27,6 +30,8 @@ pub(crate) struct RemoteFs {
     pub(crate) reads: AtomicU64,
     /// What a test wants to happen when answers have arrived.
     pub(crate) arrivals: Gate,
+    /// The locks of all clients, and which client this is; `None` leaves locks to the kernel.
+    locks: Option<(Arc<Locks>, SessionId)>,
 }
 
 #[derive(Clone, Copy)]
@@ -64,6 +69,49 @@ impl Gate {
     }
 }
 
+/// The locks of all clients.
+pub(crate) struct Locks(Mutex<LockState>);
+
+struct LockState {
+    table: LockTable,
+    waiting: HashMap<Ticket, LockDone>,
+}
+
+impl Locks {
+    pub(crate) fn new(limits: LockLimits) -> Arc<Locks> {
+        let (table, waiting) = (LockTable::new(limits), HashMap::new());
+        Arc::new(Locks(Mutex::new(LockState { table, waiting })))
+    }
+
+    /// How many locks are held, and how many requests wait.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        self.0.lock().table.counts()
+    }
+
+    /// Makes a change, and tells those whose wait it has ended.
+    fn change<T>(&self, change: impl FnOnce(&mut LockState) -> T) -> T {
+        let mut state = self.0.lock();
+        let changed = change(&mut state);
+        let resolved = state.table.resolved().into_iter();
+        let done: Vec<_> = resolved
+            .filter_map(|it| Some((state.waiting.remove(&it.ticket)?, it.result)))
+            .collect();
+        drop(state);
+        for (done, result) in done {
+            done(result.map_err(refused));
+        }
+        changed
+    }
+}
+
+fn refused(refusal: LockRefusal) -> FsError {
+    match refusal {
+        LockRefusal::Held(_) => FsError::TryAgain,
+        LockRefusal::Deadlock => FsError::Deadlock,
+        LockRefusal::TooMany => FsError::TooManyLocks,
+    }
+}
+
 impl RemoteFs {
     pub(crate) fn new(inner: Arc<ModelFs>, keeps: Keeps) -> RemoteFs {
         RemoteFs {
@@ -73,7 +121,21 @@ impl RemoteFs {
             getattrs: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             arrivals: Gate::default(),
+            locks: None,
         }
+    }
+
+    /// A client that shares locks with others.
+    pub(crate) fn with_locks(inner: Arc<ModelFs>, locks: Arc<Locks>, session: u32) -> RemoteFs {
+        let keep = Keep::Never;
+        let keeps = Keeps { directory: keep, name: keep, attr: keep };
+        let locks = Some((locks, SessionId(session)));
+        RemoteFs { locks, ..RemoteFs::new(inner, keeps) }
+    }
+
+    fn locks(&self) -> (&Locks, SessionId) {
+        let (locks, session) = self.locks.as_ref().expect("asked for no locks");
+        (locks, *session)
     }
 
     fn attr(&self, attr: Attr) -> Attr {
@@ -101,7 +163,6 @@ impl Vfs for RemoteFs {
         fn with_passthrough(&self, handle: Handle, take: &mut dyn FnMut(std::os::fd::BorrowedFd<'_>)) -> FsResult<()>;
         fn write(&self, ino: InodeId, handle: Handle, offset: u64, data: &[u8], kill_set_id: bool) -> FsResult<Written>;
         fn append(&self, ino: InodeId, handle: Handle, offset: u64, data: &[u8], kill_set_id: bool) -> FsResult<Written>;
-        fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()>;
         fn fsync_dir(&self, ino: InodeId) -> FsResult<()>;
         fn sync(&self) -> FsResult<()>;
         fn statfs(&self) -> FsResult<StatFs>;
@@ -218,6 +279,80 @@ impl Vfs for RemoteFs {
             let attr = entry.attr.map(|attr| self.attr(attr));
             emit(&DirEntry { attr, keep: self.keep_of(entry.kind), ..*entry })
         })
+    }
+
+    fn release(&self, ino: InodeId, handle: Handle) -> FsResult<()> {
+        if let Some((locks, session)) = &self.locks {
+            locks.change(|state| state.table.release(ino, *session, handle));
+        }
+        self.inner.release(ino, handle)
+    }
+
+    fn has_locks(&self) -> bool {
+        self.locks.is_some()
+    }
+
+    fn test_lock(&self, ino: InodeId, _: Handle, lock: FileLock) -> FsResult<Option<FileLock>> {
+        let (locks, session) = self.locks();
+        let found = locks.change(|state| state.table.test(ino, session, lock));
+        Ok(found.map(|Holder { session: of, lock, .. }| {
+            let pid = if of == session { lock.pid } else { 0 };
+            FileLock { pid, ..lock }
+        }))
+    }
+
+    fn set_lock(&self, ino: InodeId, handle: Handle, lock: FileLock) -> FsResult<()> {
+        let (locks, session) = self.locks();
+        locks.change(|state| state.table.set(ino, session, handle, lock)).map_err(refused)
+    }
+
+    fn await_lock(&self, ino: InodeId, handle: Handle, lock: FileLock, done: LockDone) -> LockWait {
+        let (locks, session) = self.locks();
+        let mut done = Some(done);
+        let requested = locks.change(|state| {
+            let requested = state.table.wait(ino, session, handle, lock);
+            if let Ok(Requested::Queued(ticket)) = requested
+                && let Some(done) = done.take()
+            {
+                state.waiting.insert(ticket, done);
+            }
+            requested
+        });
+        match (requested, done) {
+            (Ok(Requested::Queued(ticket)), _) => return LockWait(ticket.0),
+            (Ok(Requested::Granted), Some(done)) => done(Ok(())),
+            (Err(refusal), Some(done)) => done(Err(refused(refusal))),
+            (_, None) => unreachable!("only a queued request takes it"),
+        }
+        LockWait(0)
+    }
+
+    fn cancel_lock(&self, LockWait(wait): LockWait) {
+        let ticket = Ticket(wait);
+        let cancelled = self.locks().0.change(|state| {
+            state.table.cancel(ticket);
+            state.waiting.remove(&ticket)
+        });
+        if let Some(done) = cancelled {
+            done(Err(FsError::Interrupted));
+        }
+    }
+
+    fn unlock(
+        &self,
+        ino: InodeId,
+        _: Handle,
+        owner: (LockOwner, LockKind),
+        range: LockRange,
+    ) -> FsResult<()> {
+        let (locks, session) = self.locks();
+        locks.change(|state| state.table.unlock(ino, session, owner, range)).map_err(refused)
+    }
+
+    fn close_locks(&self, ino: InodeId, _: Handle, owner: LockOwner) -> FsResult<()> {
+        let (locks, session) = self.locks();
+        locks.change(|state| state.table.close(ino, session, owner));
+        Ok(())
     }
 
     fn follows_answers(&self) -> bool {
