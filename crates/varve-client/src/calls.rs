@@ -28,9 +28,7 @@ impl From<CallError> for FsError {
             CallError::Refused(reason) => {
                 format!("the server does not let this mount in: {reason}")
             }
-            CallError::TimedOut(why) => {
-                format!("the server did not answer for as long as calls may wait: {why}")
-            }
+            CallError::TimedOut(why) => why,
         })
     }
 }

@@ -31,7 +31,7 @@ pub struct Options {
     pub token: Vec<u8>,
     /// Refuse every change.
     pub read_only: bool,
-    /// How long calls wait for a server that cannot be reached; `None` for as long as it takes.
+    /// How long a call waits for the server before it fails; `None` for as long as it takes.
     pub wait_max: Option<Duration>,
 }
 

@@ -18,6 +18,7 @@
 
 mod calls;
 mod client;
+mod deadline;
 mod files;
 mod leases;
 mod nodes;

@@ -9,6 +9,11 @@
 //! connection that have no answer are sent once more under their numbers. If the server has begun anew, or has ended
 //! the session, the open files are opened again first ([`Transport::recover`]).
 //!
+//! A call may wait for a limited time ([`Options::wait_max`]). When that is over it fails and abandons its request, which
+//! the server executes all the same, now or later. The answer frees the slot; whoever reads the connection next finds
+//! it, and a call that finds no free slot reads for that ([`Transport::read_abandoned`]). A file that an abandoned request
+//! has opened is closed.
+//!
 //! Invariant: a slot is used again only after the answer to its request has arrived.
 
 use std::cell::Cell;
@@ -16,14 +21,15 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::net::sockopt;
 use varve_wire::frame::{self, Frame, HEADER_BYTES, Kind};
-use varve_wire::{Answer, FrameError, Header, Hello, Notice, Refused, Request, Welcome};
+use varve_wire::{Answer, FrameError, Header, Hello, Node, Notice, Refused, Request, Welcome};
 
 use crate::client::{ConnectError, Inner, Options};
+use crate::deadline::Deadline;
 
 /// The most connections for requests.
 const LINES_MAX: usize = 8;
@@ -31,6 +37,9 @@ const LINES_MAX: usize = 8;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Pauses between attempts grow from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// How long a read waits before its thread looks whether its call has waited for too long.
+const GLANCE: Duration = Duration::from_millis(100);
 
 /// How long a server's machine may be silent before its connections are made anew.
 const SILENCE_MAX: Duration = Duration::from_secs(8);
@@ -69,9 +78,18 @@ enum State {
     Sent {
         is_detached: bool,
     },
+    /// It has no answer yet, and its thread has given up.
+    Abandoned,
     /// Its thread reads the connection next.
     Leads,
     Answered(Received),
+}
+
+impl State {
+    /// Whether an answer is still to come.
+    fn is_open(&self) -> bool {
+        matches!(self, State::Sent { .. } | State::Abandoned | State::Leads)
+    }
 }
 
 #[derive(Default)]
@@ -87,6 +105,33 @@ struct Pending {
     line: usize,
     request: Vec<u8>,
     state: State,
+}
+
+impl Pending {
+    /// Makes the message of the next request in this slot, which is number `at`.
+    fn encode(&mut self, at: usize, request: &Request<'_>, data: &[u8]) {
+        self.number += 1;
+        let header =
+            Header { slot: at as u32, number: self.number, ..Header::new(Kind::Request, 0) };
+        self.request.clear();
+        self.request.shrink_to(64 << 10);
+        varve_wire::encode(&mut self.request, header, request, data);
+    }
+
+    /// Returns the request that closes what this one, to whose answer nobody has waited, has opened.
+    fn closing(&self, answer: &[u8]) -> Option<Request<'static>> {
+        let sent = frame::first(&self.request).ok()??;
+        let (node, file) =
+            match (varve_wire::decode(sent.body).ok()?, varve_wire::decode(answer).ok()?) {
+                (Request::Open { node, file, .. }, Answer::Opened(_)) => (node, file),
+                (
+                    Request::Create { file, .. } | Request::Tmpfile { file, .. },
+                    Answer::Created(entry, _),
+                ) => (Node { ino: entry.attr.ino, place: entry.place }, file),
+                _ => return None,
+            };
+        Some(Request::Release { node, file })
+    }
 }
 
 /// One connection, made again when it breaks.
@@ -140,7 +185,7 @@ pub(crate) enum CallError {
     Ending,
     /// The server does not let the client in any more.
     Refused(String),
-    /// The server could not be reached within the time that calls may wait.
+    /// There was no answer within the time that calls may wait.
     TimedOut(String),
 }
 
@@ -178,12 +223,16 @@ impl Line {
         (stream.0.clone(), stream.1)
     }
 
-    fn send(&self, message: &[u8]) -> io::Result<()> {
+    /// Sends a message. If that fails the connection ends, and what has no answer is sent on the next one.
+    fn send(&self, message: &[u8], deadline: Deadline) -> io::Result<()> {
         let (Some(stream), _) = self.current() else {
             return Err(io::ErrorKind::NotConnected.into());
         };
-        let _writing = self.writing.lock();
-        (&*stream).write_all(message).inspect_err(|_| {
+        let sent = match deadline.lock(&self.writing) {
+            Some(_writing) => (&*stream).write_all(message),
+            None => Err(io::ErrorKind::TimedOut.into()),
+        };
+        sent.inspect_err(|_| {
             // Wakes the thread that reads it.
             let _ = stream.shutdown(Shutdown::Both);
         })
@@ -191,8 +240,8 @@ impl Line {
 }
 
 impl Input {
-    /// Reads the next message from `stream`.
-    fn next(&mut self, stream: &TcpStream) -> io::Result<Frame<'_>> {
+    /// Reads the next message from `stream`. After `TimedOut` the rest of a message that has begun may be read later.
+    fn next(&mut self, stream: &TcpStream, deadline: Deadline) -> io::Result<Frame<'_>> {
         loop {
             let wrong = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
             let have = self.bytes.len() - self.begin;
@@ -210,6 +259,11 @@ impl Input {
             let read = loop {
                 match (&mut &*stream).read(&mut self.bytes[end..]) {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        if deadline.has_passed() {
+                            break Err(io::ErrorKind::TimedOut.into());
+                        }
+                    }
                     read => break read,
                 }
             };
@@ -238,7 +292,7 @@ impl Transport {
     pub(crate) fn connect(options: Options) -> Result<(Transport, Welcome, u32), ConnectError> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(LINES_MAX);
         let lines: Vec<Line> = (0..=cpus).map(|number| Line::new(number as u32)).collect();
-        let (stream, welcome, epoch) = hello(&options, NOTICES)?;
+        let (stream, welcome, epoch) = hello(&options, NOTICES, Deadline::NEVER)?;
         *lines[0].stream.lock() = (Some(Arc::new(stream)), 1);
         let slots = welcome.slots.clamp(2, 4096) as usize;
         let transport = Transport {
@@ -274,17 +328,57 @@ impl Transport {
     }
 
     /// Takes a free slot.
-    fn take_slot(&self) -> Result<usize, CallError> {
-        let mut free = self.free.lock();
+    fn take_slot(&self, inner: &Inner, deadline: Deadline) -> Result<usize, CallError> {
         loop {
+            let mut free = self.free.lock();
             if self.is_ending() {
                 return Err(CallError::Ending);
             }
-            match free.pop() {
-                Some(slot) => return Ok(slot),
-                None => self.freed.wait(&mut free),
+            if let Some(slot) = free.pop() {
+                return Ok(slot);
+            }
+            if deadline.is_never() {
+                self.freed.wait(&mut free);
+                continue;
+            }
+            drop(free);
+            if deadline.has_passed() {
+                return Err(self.timed_out("as many calls as it allows have no answer"));
+            }
+            if !self.read_abandoned(inner, deadline)? {
+                let mut free = self.free.lock();
+                if free.is_empty() {
+                    deadline.within(GLANCE).wait(&self.freed, &mut free);
+                }
             }
         }
+    }
+
+    /// Reads for a moment on a connection that has answers to come for which nobody waits. Returns whether there is one
+    /// that no other thread reads.
+    fn read_abandoned(&self, inner: &Inner, deadline: Deadline) -> Result<bool, CallError> {
+        let mut is_awaited = [false; LINES_MAX + 1];
+        for slot in &self.slots {
+            let Some(call) = slot.call.try_lock() else { continue };
+            is_awaited[call.line] |=
+                matches!(call.state, State::Abandoned | State::Sent { is_detached: true });
+        }
+        let mut has_read = false;
+        for (line, _) in self.lines.iter().zip(is_awaited).filter(|(_, is_awaited)| *is_awaited) {
+            let Some(mut input) = line.reading.try_lock() else { continue };
+            has_read = true;
+            let is_free = || !self.free.lock().is_empty();
+            let led =
+                self.lead(inner, line, &mut input, &is_free, (deadline.within(GLANCE), deadline));
+            drop(input);
+            self.next_leader(line);
+            match led {
+                Ok(()) => break,
+                Err(CallError::TimedOut(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(has_read)
     }
 
     fn give_slot(&self, slot: usize) {
@@ -299,8 +393,9 @@ impl Transport {
         request: &Request<'_>,
         data: &[u8],
     ) -> Result<Received, CallError> {
-        let slot = self.begin(request, data, false)?;
-        let answered = self.wait(inner, slot);
+        let deadline = Deadline::after(self.options.wait_max);
+        let slot = self.begin(inner, request, data, false, deadline)?;
+        let answered = self.wait(inner, slot, deadline);
         if answered.is_ok() {
             self.give_slot(slot);
         }
@@ -313,35 +408,39 @@ impl Transport {
         if self.free.lock().len() < self.slots.len() / 2 {
             return self.call(inner, request, &[]).map(drop);
         }
-        self.begin(request, &[], true).map(drop)
+        let deadline = Deadline::after(self.options.wait_max);
+        self.begin(inner, request, &[], true, deadline).map(drop)
     }
 
     fn begin(
         &self,
+        inner: &Inner,
         request: &Request<'_>,
         data: &[u8],
         is_detached: bool,
+        deadline: Deadline,
     ) -> Result<usize, CallError> {
-        let at = self.take_slot()?;
+        let at = self.take_slot(inner, deadline)?;
         let line = line_of_thread(self.lines.len());
         let mut call = self.slots[at].call.lock();
-        call.number += 1;
         call.line = line;
         call.state = State::Sent { is_detached };
-        let header =
-            Header { slot: at as u32, number: call.number, ..Header::new(Kind::Request, 0) };
-        let mut message = std::mem::take(&mut call.request);
-        message.clear();
-        message.shrink_to(64 << 10);
-        varve_wire::encode(&mut message, header, request, data);
+        call.encode(at, request, data);
         // A failure is noticed by whoever reads the connection.
-        let _ = self.lines[line].send(&message);
-        call.request = message;
+        let _ = self.lines[line].send(&call.request, deadline);
         Ok(at)
     }
 
+    fn timed_out(&self, why: &str) -> CallError {
+        let waited = self.options.wait_max.unwrap_or_default();
+        CallError::TimedOut(format!(
+            "{} did not answer within {waited:?}: {why}",
+            self.options.address
+        ))
+    }
+
     /// Waits for the answer in a slot.
-    fn wait(&self, inner: &Inner, at: usize) -> Result<Received, CallError> {
+    fn wait(&self, inner: &Inner, at: usize, deadline: Deadline) -> Result<Received, CallError> {
         let slot = &self.slots[at];
         let mut call = slot.call.lock();
         let line = &self.lines[call.line];
@@ -349,29 +448,39 @@ impl Transport {
             if self.is_ending() {
                 return Err(CallError::Ending);
             }
-            match std::mem::take(&mut call.state) {
+            let leads = match std::mem::take(&mut call.state) {
                 State::Answered(received) => return Ok(received),
-                _ => call.state = State::Sent { is_detached: false },
+                state => matches!(state, State::Leads),
+            };
+            if deadline.has_passed() {
+                call.state = State::Abandoned;
+                drop(call);
+                if leads {
+                    self.next_leader(line);
+                }
+                return Err(self.timed_out("the request is under way"));
             }
+            call.state = State::Sent { is_detached: false };
             // Whoever reads looks here after it has stopped.
             let mut followers = line.followers.lock();
             if let Some(mut input) = line.reading.try_lock() {
                 drop(followers);
                 drop(call);
-                let led = self.lead(inner, line, &mut input, at);
+                let is_answered = || matches!(self.slots[at].call.lock().state, State::Answered(_));
+                let led = self.lead(inner, line, &mut input, &is_answered, (deadline, deadline));
                 drop(input);
                 self.next_leader(line);
                 call = slot.call.lock();
                 if let Err(error) = led {
                     // If its answer comes after all, it gives the slot back.
-                    call.state = State::Sent { is_detached: true };
+                    call.state = State::Abandoned;
                     return Err(error);
                 }
                 continue;
             }
             followers.push(at);
             drop(followers);
-            slot.changed.wait(&mut call);
+            deadline.wait(&slot.changed, &mut call);
             line.followers.lock().retain(|follower| *follower != at);
         }
     }
@@ -390,50 +499,62 @@ impl Transport {
         }
     }
 
-    /// Reads a connection until the answer for slot `at` is there.
+    /// Reads a connection until `is_done`: until the first deadline, and while the connection is broken until the second.
     fn lead(
         &self,
         inner: &Inner,
         line: &Line,
         input: &mut Input,
-        at: usize,
+        is_done: &dyn Fn() -> bool,
+        (until, deadline): (Deadline, Deadline),
     ) -> Result<(), CallError> {
         loop {
-            if let State::Answered(_) = self.slots[at].call.lock().state {
+            if is_done() {
                 return Ok(());
+            }
+            if until.has_passed() {
+                return Err(self.timed_out("the request is under way"));
             }
             let (stream, made) = line.current();
             input.restart(made);
             let read = match &stream {
-                Some(stream) => input.next(stream),
+                Some(stream) => input.next(stream, until),
                 None => Err(io::ErrorKind::NotConnected.into()),
             };
             match read {
                 Ok(Frame { header, body, data, .. }) if header.kind == Kind::Answer => {
-                    if self.answered(header, body, data) == Some(at) {
-                        return Ok(());
-                    }
+                    self.answered(header, body, data);
                 }
                 Ok(_) => {}
-                Err(error) => self.reconnect(inner, line, made, &error)?,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut && until.has_passed() => {}
+                Err(error) => self.reconnect(inner, line, made, &error, deadline)?,
             }
         }
     }
 
-    /// Puts an answer into its slot. Returns the slot if somebody waits for the answer.
-    fn answered(&self, header: Header, body: &[u8], data: &[u8]) -> Option<usize> {
+    /// Puts an answer into its slot, which becomes free if nobody waits for the answer.
+    fn answered(&self, header: Header, body: &[u8], data: &[u8]) {
         let at = header.slot as usize;
-        let slot = self.slots.get(at)?;
+        let Some(slot) = self.slots.get(at) else { return };
         let mut call = slot.call.lock();
         if call.number != header.number {
-            return None;
+            return;
+        }
+        if let State::Abandoned = call.state
+            && let Some(closing) = call.closing(body)
+        {
+            call.state = State::Sent { is_detached: true };
+            call.encode(at, &closing, &[]);
+            let deadline = Deadline::after(self.options.wait_max);
+            // If this fails, so does the next read.
+            let _ = self.lines[call.line].send(&call.request, deadline);
+            return;
         }
         match call.state {
-            State::Sent { is_detached: true } => {
+            State::Sent { is_detached: true } | State::Abandoned => {
                 call.state = State::Free;
                 drop(call);
                 self.give_slot(at);
-                None
             }
             State::Sent { is_detached: false } | State::Leads => {
                 let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + data.len());
@@ -443,9 +564,8 @@ impl Transport {
                 bytes.extend_from_slice(data);
                 call.state = State::Answered(Received { bytes, body_end });
                 slot.changed.notify_all();
-                Some(at)
             }
-            State::Free | State::Answered(_) => None,
+            State::Free | State::Answered(_) => {}
         }
     }
 
@@ -456,8 +576,11 @@ impl Transport {
         line: &Line,
         made: u64,
         why: &io::Error,
+        deadline: Deadline,
     ) -> Result<(), CallError> {
-        let _connecting = line.connecting.lock();
+        let Some(_connecting) = deadline.lock(&line.connecting) else {
+            return Err(self.timed_out("another call connects"));
+        };
         if line.current().1 != made {
             return Ok(());
         }
@@ -465,28 +588,29 @@ impl Transport {
             log::info!("connection {} to {}: {why}", line.number, self.options.address);
             let _ = broken.shutdown(Shutdown::Both);
         }
-        let begin = Instant::now();
         let (mut pause, pause_max) = PAUSES;
         let stream = loop {
             if self.is_ending() {
                 return Err(CallError::Ending);
             }
-            match hello(&self.options, line.number) {
+            let failed = match hello(&self.options, line.number, deadline) {
                 Ok((stream, welcome, epoch)) => {
-                    match self.recover(inner, &stream, (epoch, welcome.session)) {
+                    match self.recover(inner, &stream, (epoch, welcome.session), deadline) {
                         Ok(()) => break stream,
                         Err(error) => {
                             let _ = stream.shutdown(Shutdown::Both);
-                            self.check_wait(begin, &error)?;
+                            error.to_string()
                         }
                     }
                 }
                 Err(ConnectError::Refused(reason)) => return Err(CallError::Refused(reason)),
-                Err(error) => {
-                    self.check_wait(begin, &error)?;
-                }
+                Err(error) => error.to_string(),
+            };
+            if deadline.has_passed() {
+                return Err(self.timed_out(&failed));
             }
-            std::thread::sleep(pause);
+            log::debug!("{failed}");
+            std::thread::sleep(deadline.left(pause));
             pause = (pause * 2).min(pause_max);
         };
         if made > 0 {
@@ -496,27 +620,24 @@ impl Transport {
         let at_line = self.lines.iter().position(|other| std::ptr::eq(other, line));
         for slot in &self.slots {
             let call = slot.call.lock();
-            let is_open = matches!(call.state, State::Sent { .. } | State::Leads);
-            if is_open && Some(call.line) == at_line {
+            if call.state.is_open() && Some(call.line) == at_line {
                 // If this fails too, the next read does.
-                let _ = line.send(&call.request);
+                let _ = line.send(&call.request, deadline);
             }
         }
         Ok(())
     }
 
-    /// Fails if calls have waited since `begin` for as long as they may.
-    fn check_wait(&self, begin: Instant, error: &dyn std::error::Error) -> Result<(), CallError> {
-        if self.options.wait_max.is_some_and(|wait_max| begin.elapsed() >= wait_max) {
-            return Err(CallError::TimedOut(error.to_string()));
-        }
-        log::debug!("{error}");
-        Ok(())
-    }
-
     /// Opens all open files again, unless the session is the one that has them.
-    fn recover(&self, inner: &Inner, stream: &TcpStream, session: (u32, u32)) -> io::Result<()> {
-        let mut known = self.known.lock();
+    fn recover(
+        &self,
+        inner: &Inner,
+        stream: &TcpStream,
+        session: (u32, u32),
+        deadline: Deadline,
+    ) -> io::Result<()> {
+        let known = deadline.lock(&self.known);
+        let mut known = known.ok_or_else(|| io::Error::from(io::ErrorKind::TimedOut))?;
         if known.session == session {
             return Ok(());
         }
@@ -534,7 +655,7 @@ impl Transport {
             varve_wire::encode(&mut message, header, &request, &[]);
             (&*stream).write_all(&message)?;
             let answer: Answer = loop {
-                let Frame { header, body, .. } = input.next(stream)?;
+                let Frame { header, body, .. } = input.next(stream, deadline)?;
                 if header.kind == Kind::Answer && (header.slot, header.number) == (slot, number) {
                     break varve_wire::decode(body)
                         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
@@ -562,7 +683,7 @@ impl Transport {
             let (stream, made) = line.current();
             input.restart(made);
             let read = match &stream {
-                Some(stream) => input.next(stream).and_then(|frame| {
+                Some(stream) => input.next(stream, Deadline::NEVER).and_then(|frame| {
                     let wrong = |error| io::Error::new(io::ErrorKind::InvalidData, error);
                     Ok((frame.header, varve_wire::decode(frame.body).map_err(wrong)?))
                 }),
@@ -573,7 +694,7 @@ impl Transport {
                     return Some((header, notice));
                 }
                 Ok(_) => {}
-                Err(error) => match self.reconnect(inner, line, made, &error) {
+                Err(error) => match self.reconnect(inner, line, made, &error, Deadline::NEVER) {
                     Ok(()) | Err(CallError::TimedOut(_)) => {}
                     Err(CallError::Ending) => return None,
                     Err(CallError::Refused(reason)) => {
@@ -589,23 +710,31 @@ impl Transport {
     pub(crate) fn acknowledge(&self, header: Header) {
         let mut message = Vec::new();
         varve_wire::encode(&mut message, header, &(), &[]);
-        let _ = self.lines[0].send(&message);
+        let _ = self.lines[0].send(&message, Deadline::NEVER);
     }
 }
 
 /// Makes one connection and introduces the client.
-fn hello(options: &Options, connection: u32) -> Result<(TcpStream, Welcome, u32), ConnectError> {
+fn hello(
+    options: &Options,
+    connection: u32,
+    deadline: Deadline,
+) -> Result<(TcpStream, Welcome, u32), ConnectError> {
+    let deadline = deadline.within(CONNECT_MAX);
+    // A timeout of zero is none.
+    let left = || deadline.left(CONNECT_MAX).max(Duration::from_millis(1));
     let failed = |error: io::Error| ConnectError::Network(options.address.clone(), error);
     let mut tried = Err(io::Error::other("the name stands for no address"));
     for address in options.address.to_socket_addrs().map_err(failed)? {
-        tried = TcpStream::connect_timeout(&address, CONNECT_MAX);
+        tried = TcpStream::connect_timeout(&address, left());
         if tried.is_ok() {
             break;
         }
     }
     let stream = tried.map_err(failed)?;
     notice_silence(&stream).map_err(failed)?;
-    stream.set_read_timeout(Some(CONNECT_MAX)).map_err(failed)?;
+    stream.set_read_timeout(Some(GLANCE)).map_err(failed)?;
+    stream.set_write_timeout(options.wait_max).map_err(failed)?;
     let mut message = Vec::new();
     let hello = Hello {
         client: options.client,
@@ -619,12 +748,14 @@ fn hello(options: &Options, connection: u32) -> Result<(TcpStream, Welcome, u32)
     varve_wire::encode(&mut message, Header::new(Kind::Hello, 0), &hello, &[]);
     (&stream).write_all(&message).map_err(failed)?;
     let mut input = Input::default();
-    let Frame { header, body, .. } = input.next(&stream).map_err(failed)?;
+    let Frame { header, body, .. } = input.next(&stream, deadline).map_err(failed)?;
     let wrong = |error| ConnectError::Protocol(options.address.clone(), error);
     match header.kind {
         Kind::Welcome => {
             let welcome = varve_wire::decode(body).map_err(wrong)?;
-            stream.set_read_timeout(None).map_err(failed)?;
+            if options.wait_max.is_none() || connection == NOTICES {
+                stream.set_read_timeout(None).map_err(failed)?;
+            }
             Ok((stream, welcome, header.epoch))
         }
         Kind::Refused => {

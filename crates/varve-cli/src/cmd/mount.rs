@@ -35,6 +35,8 @@ Mount options; of two opposites the last counts:
   idlepoll, noidlepoll        have idle CPUs poll during bursts of requests, or not [default: in virtual machines]
   giveway, nogiveway          have the daemon's threads yield to programs meanwhile, or not
   takeover                    fence off a process of another machine that has the store open; only for stores on shared storage
+  hard, soft                  of a server: have programs wait for as long as it does not answer, or get EIO after timeo [default: hard]
+  timeo=SECONDS               of a server, with soft: how long a call waits for its answer [default: 60]
   private, noprivate          mount for the daemon and its children alone if no other way is allowed, or fail
   defaults, auto, noauto, nofail, user, users, owner, group, _netdev, x-*
                               as in fstab(5)";

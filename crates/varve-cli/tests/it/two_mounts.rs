@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use varve_testkit::rng::Rng;
@@ -45,17 +46,38 @@ impl Mounts {
     }
 
     pub(crate) fn mount(&mut self, name: &str) {
+        self.mount_with(name, "rw");
+    }
+
+    /// Mounts with these options.
+    pub(crate) fn mount_with(&mut self, name: &str, options: &str) {
         let path = self.path(name);
         fs::create_dir_all(&path).unwrap();
         let source = format!("varve://{}/", self.address);
-        let anchors = self.dir.path().join("anchors");
-        run(varve().env("VARVE_ANCHORS", anchors).arg("mount").arg(source).arg(path));
+        let mut command = varve();
+        command.env("VARVE_ANCHORS", self.anchors()).args(["mount", "-o", options]);
+        run(command.arg(source).arg(path));
         self.names.push(name.to_owned());
+    }
+
+    /// Where mounts keep their messages.
+    fn anchors(&self) -> PathBuf {
+        self.dir.path().join("anchors")
     }
 
     /// Kills the server, and starts another one of the same store on the same address.
     pub(crate) fn restart(&mut self, serve: &[&str]) {
         self.server.take().unwrap().kill();
+        self.serve_again(serve);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let server = self.server.as_ref().unwrap();
+        rustix::process::kill_process(server.pid(), signal).unwrap();
+    }
+
+    /// Starts another server of the same store on the same address.
+    fn serve_again(&mut self, serve: &[&str]) {
         self.server = Some(Server::start("serve", &self.store(), &self.address, serve));
     }
 
@@ -307,5 +329,66 @@ fn a_client_that_is_killed_leaves_nothing_behind() {
     });
     let _ = rustix::mount::unmount(&b, rustix::mount::UnmountFlags::DETACH);
     mounts.names.retain(|name| name != "b");
+    mounts.end();
+}
+
+/// On a soft mount a call that has waited for `timeo` fails. When the server is there again the mount works as before.
+#[test]
+fn programs_on_a_soft_mount_get_errors_while_the_server_is_away() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let Some(mut mounts) = Mounts::new(&["hard"], &[]) else { return };
+    mounts.mount_with("soft", "soft,timeo=3");
+    let (hard, soft) = (mounts.path("hard"), mounts.path("soft"));
+    let open = File::create(soft.join("open")).unwrap();
+    open.write_all_at(b"before", 0).unwrap();
+    let fails = |what: &str, call: &dyn Fn() -> io::Result<()>| {
+        let begin = Instant::now();
+        let failed = call().expect_err(what).raw_os_error();
+        assert_eq!(failed, Some(rustix::io::Errno::IO.raw_os_error()), "{what}");
+        let waited = begin.elapsed();
+        assert!(waited >= TIMEOUT && waited < TIMEOUT * 4, "{what}: {waited:?}");
+    };
+    let works = |text: &str| {
+        let made = soft.join(text);
+        eventually("the mount works again", || fs::create_dir(&made).is_ok());
+        open.write_all_at(text.as_bytes(), 0).unwrap();
+        assert_eq!(fs::read(hard.join("open")).unwrap()[..text.len()], *text.as_bytes());
+        assert!(hard.join(text).is_dir());
+    };
+    works("begin");
+    for is_killed in [false, true] {
+        match is_killed {
+            true => mounts.server.as_mut().unwrap().kill(),
+            false => mounts.signal(rustix::process::Signal::STOP),
+        }
+        let (text, large) = (format!("killed {is_killed}"), vec![b'x'; 1 << 20]);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| fs::write(hard.join("waits"), &text).unwrap());
+            let (fails, open, soft, text, large) = (&fails, &open, &soft, &text, &large);
+            // Large ones: no buffer holds them.
+            let writes: Vec<_> = (0..3)
+                .map(|_| scope.spawn(|| open.write_all_at(large, 0).unwrap_err().raw_os_error()))
+                .collect();
+            fails("a lookup", &|| fs::metadata(soft.join("absent")).map(drop));
+            fails("a new file", &|| File::create(soft.join(format!("new {text}"))).map(drop));
+            for write in writes {
+                assert_eq!(write.join().unwrap(), Some(rustix::io::Errno::IO.raw_os_error()));
+            }
+            assert!(!waiting.is_finished(), "a program on a hard mount waits");
+            match is_killed {
+                true => mounts.serve_again(&[]),
+                false => mounts.signal(rustix::process::Signal::CONT),
+            }
+            waiting.join().unwrap();
+        });
+        works(&format!("again {is_killed}"));
+        assert_eq!(fs::read_to_string(soft.join("waits")).unwrap(), text);
+    }
+    let found = varve_testkit::Command::new("grep")
+        .args(["-r", "did not answer within 3s"])
+        .arg(mounts.anchors())
+        .output();
+    assert!(!found.unwrap().stdout.is_empty(), "the log says nothing");
+    drop(open);
     mounts.end();
 }

@@ -29,6 +29,8 @@ use crate::server_address::ServerAddress;
 
 /// How long the last sync of a mount that ends waits for the server.
 const SYNC_WAIT_MAX: Duration = Duration::from_secs(20);
+/// How long calls of a mount with `soft` wait for the server.
+const SOFT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Requests that may wait for the server at a time.
 const THREADS: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
 
@@ -128,6 +130,12 @@ pub(super) fn serve(
     Ok(synced?)
 }
 
+/// How long a call waits for the server before it fails; `None` for as long as it takes.
+fn wait_max(choices: &Choices) -> Option<Duration> {
+    let given = choices.timeout_s.map(|seconds| Duration::from_secs(seconds.into()));
+    choices.soft.then(|| given.unwrap_or(SOFT_WAIT_MAX))
+}
+
 fn connect(address: &ServerAddress, dir: &Path, choices: &Choices) -> Result<Arc<Client>> {
     let env = OsEnv::new();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -138,7 +146,7 @@ fn connect(address: &ServerAddress, dir: &Path, choices: &Choices) -> Result<Arc
         client: [env.random(), env.random()],
         token: Vec::new(),
         read_only: choices.read_only,
-        wait_max: None,
+        wait_max: wait_max(choices),
     };
     let client = Client::connect(options).map_err(|error| not_connected(&error))?;
     if client.is_read_only() && !choices.read_only {

@@ -9,7 +9,7 @@ use varve_fuse::Transport;
 /// All mount options, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime diratime nodiratime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec symfollow nosymfollow \
                      lazytime sync async dirsync acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
-                     idlepoll noidlepoll giveway nogiveway private noprivate takeover \
+                     idlepoll noidlepoll giveway nogiveway private noprivate takeover hard soft timeo=SECONDS \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -57,7 +57,14 @@ pub struct Choices {
     pub no_private: bool,
     /// Fence off a process of another machine that has the store on shared storage open.
     pub take_over: bool,
+    /// Calls fail when a server does not answer in time.
+    pub soft: bool,
+    /// How long calls wait for a server if they may fail, in seconds; `None` takes the default.
+    pub timeout_s: Option<u32>,
 }
+
+/// The longest time that calls may wait for a server with `soft`, in seconds: a day.
+const TIMEOUT_S_MAX: u32 = 86_400;
 
 /// The least memory a mount works with, in bytes.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
@@ -95,6 +102,21 @@ impl Choices {
         *self != flags
     }
 
+    /// Fails if the options limit how long calls wait for a server where they would have no effect.
+    pub(super) fn check_waiting(&self, has_server: bool) -> Result<()> {
+        let has_times = self.soft || self.timeout_s.is_some();
+        if has_times && !has_server {
+            return Err(Error::usage("`soft` and `timeo` are options of mounts of a server")
+                .hint("leave them out: a store that is mounted here waits for no server"));
+        }
+        if self.timeout_s.is_some() && !self.soft {
+            return Err(Error::usage("`timeo` has no effect without `soft`").hint(
+                "add `soft` to have calls fail after that time, or leave `timeo` out to have programs wait",
+            ));
+        }
+        Ok(())
+    }
+
     /// Applies one option; false if it is unknown.
     fn apply(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
         match (name, value) {
@@ -130,6 +152,9 @@ impl Choices {
             ("private", None) => self.no_private = false,
             ("noprivate", None) => self.no_private = true,
             ("takeover", None) => self.take_over = true,
+            ("hard", None) => self.soft = false,
+            ("soft", None) => self.soft = true,
+            ("timeo", Some(text)) => self.timeout_s = Some(timeout_s(text)?),
             ("memory", Some(text)) => self.memory_bytes = Some(memory(text)?),
             ("threads", Some(text)) => {
                 let threads = text.parse().map_err(|_| {
@@ -158,6 +183,15 @@ impl Choices {
         }
         Ok(true)
     }
+}
+
+/// A number of seconds to wait for a server.
+fn timeout_s(text: &str) -> Result<u32> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=TIMEOUT_S_MAX).contains(seconds));
+    seconds.ok_or_else(|| {
+        Error::usage(format!("`{text}` is no time to wait for a server"))
+            .hint(format!("timeo=SECONDS takes 1 to {TIMEOUT_S_MAX}"))
+    })
 }
 
 /// How new files begin, by name.
@@ -232,6 +266,18 @@ mod tests {
         assert!(users.no_suid && users.no_dev && !users.no_exec);
         assert!(parse("nosymfollow").no_symfollow && !parse("nosymfollow,symfollow").no_symfollow);
         assert!(!parse("nosymfollow").is_more_than_flags());
+        assert!(parse("soft").soft && !parse("soft,hard").soft && parse("hard,soft").soft);
+        assert_eq!(parse("timeo=7,soft,timeo=90").timeout_s, Some(90));
+    }
+
+    #[test]
+    fn times_to_wait_are_for_soft_mounts_of_a_server() {
+        let check = |options, has_server| {
+            Choices::parse(options, false).unwrap().check_waiting(has_server).is_ok()
+        };
+        assert!(check("soft", true) && check("soft,timeo=5", true) && check("hard", true));
+        assert!(check("hard", false) && !check("soft", false) && !check("timeo=5", false));
+        assert!(!check("timeo=5", true) && !check("soft,timeo=5,hard", true));
     }
 
     #[test]
@@ -249,6 +295,11 @@ mod tests {
             "threads=0",
             "newfiles",
             "newfiles=huge",
+            "soft=1",
+            "timeo",
+            "timeo=0",
+            "timeo=1.5",
+            "timeo=86401",
         ] {
             assert!(Choices::parse(wrong, false).is_err(), "{wrong}");
         }

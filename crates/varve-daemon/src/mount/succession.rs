@@ -59,7 +59,9 @@ pub fn serve(
     ready: impl FnOnce(&Ready) + Send,
 ) -> Result<()> {
     allocator::limit_arenas();
-    if let Some(address) = ServerAddress::parse(store) {
+    let address = ServerAddress::parse(store);
+    choices.check_waiting(address.is_some())?;
+    if let Some(address) = address {
         return client::serve(store, &address?, dir, choices, ready);
     }
     let attached = Attached::new(store, dir, choices)?;

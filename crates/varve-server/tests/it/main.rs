@@ -3,4 +3,5 @@
 
 mod against_model;
 mod restarts;
+mod soft;
 mod support;
