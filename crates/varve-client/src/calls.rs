@@ -7,7 +7,7 @@ use bytes::Bytes;
 use varve_types::{FileFlags, FileName, InodeId};
 use varve_vfs::{
     AccessMode, AllocateMode, Attr, Caller, DirEntry, Entry, FileType, FsError, FsResult, Handle,
-    Keep, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, SetIdTaken, StatFs,
+    Keep, OpenFlags, Opened, Position, RenameMode, SeekFrom, SetAttr, SetIdTaken, StatFs, Transact,
     TreeLimits, TreeQuota, TreeUsage, Vfs, Written, XattrMode,
 };
 use varve_wire::answer::Listed;
@@ -163,6 +163,28 @@ impl Client {
                 Ok(Written { offset, bytes: bytes as usize, set_id })
             }
             answer => Err(unexpected(&answer)),
+        }
+    }
+
+    /// Asks the server about the whole store. Question and answer are in an encoding that only the host of the server knows.
+    pub fn ask_host(&self, question: &[u8]) -> FsResult<Vec<u8>> {
+        let number = self.inner.questions.fetch_add(1, Ordering::Relaxed);
+        let mut told = Vec::new();
+        let mut request = Request::Ask { question: number };
+        let mut data = question;
+        loop {
+            let Answered { answer, received, .. } = self.ask(&request, data)?;
+            let Answer::Number(length) = answer else { return Err(unexpected(&answer)) };
+            let part = received.data();
+            told.extend_from_slice(part);
+            if told.len() as u64 >= length {
+                return Ok(told);
+            }
+            if part.is_empty() {
+                return Err(FsError::Storage("the server has lost its answer: ask again".into()));
+            }
+            request = Request::AskRest { question: number, offset: told.len() as u64 };
+            data = &[];
         }
     }
 
@@ -534,6 +556,30 @@ impl Vfs for Client {
     }
 
     /// An absent name may be made by another client.
+    fn is_awaited(&self, ino: InodeId) -> bool {
+        self.inner.within.get().is_some_and(|within| within.is_awaited(ino))
+    }
+
+    fn is_fleeting(&self, ino: InodeId) -> bool {
+        self.inner.within.get().is_some_and(|within| within.is_fleeting(ino))
+    }
+
+    fn arrive(&self, ino: InodeId) -> FsResult<()> {
+        let within = self.inner.within.get();
+        within.ok_or(FsError::NotSupported("views by this mount"))?.arrive(ino)
+    }
+
+    fn transact(&self, what: Transact) -> FsResult<u64> {
+        let within = self.inner.within.get();
+        within.ok_or(FsError::NotSupported("transactions by this mount"))?.transact(what)
+    }
+
+    fn controlled(&self, ino: InodeId) -> FsResult<u64> {
+        let within = self.inner.within.get();
+        let within = within.ok_or(FsError::NotSupported("the end of a transaction by this file"));
+        within?.controlled(ino)
+    }
+
     fn may_appear(&self, _parent: InodeId, _name: FileName<'_>) -> bool {
         true
     }

@@ -1,13 +1,14 @@
 //! A client and its parts.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use varve_types::InodeId;
+use varve_vfs::{FsResult, Transact};
 use varve_wire::{FrameError, Welcome};
 
 use crate::files::Files;
@@ -56,9 +57,25 @@ pub enum ConnectError {
 pub trait Forgetful: Send + Sync {
     /// The attributes and bytes of an inode, or the listing of a directory, may change.
     fn inode_changed(&self, ino: InodeId);
+    /// The server does not let this client in any more: every call fails.
+    fn refused(&self) {}
     /// Names may change: none may be used again without being asked for. False if the front end cannot do that; then it
     /// is given no names to keep.
     fn names_changed(&self) -> bool;
+}
+
+/// The mounts of other file systems of the server (snapshots, transactions) within the front end's.
+pub trait Within: Send + Sync {
+    /// As [`varve_vfs::Vfs::is_awaited`].
+    fn is_awaited(&self, ino: InodeId) -> bool;
+    /// As [`varve_vfs::Vfs::is_fleeting`].
+    fn is_fleeting(&self, ino: InodeId) -> bool;
+    /// As [`varve_vfs::Vfs::arrive`].
+    fn arrive(&self, ino: InodeId) -> FsResult<()>;
+    /// As [`varve_vfs::Vfs::transact`].
+    fn transact(&self, what: Transact) -> FsResult<u64>;
+    /// As [`varve_vfs::Vfs::controlled`].
+    fn controlled(&self, ino: InodeId) -> FsResult<u64>;
 }
 
 /// What threads of a client share.
@@ -70,6 +87,9 @@ pub(crate) struct Inner {
     pub(crate) front_end: RwLock<Option<Arc<dyn Forgetful>>>,
     /// The front end can be told to drop names.
     pub(crate) keeps_names: AtomicBool,
+    pub(crate) within: OnceLock<Arc<dyn Within>>,
+    /// Numbers questions.
+    pub(crate) questions: AtomicU64,
 }
 
 /// A file system whose rows are on a server.
@@ -90,6 +110,8 @@ impl Client {
             leases: Leases::default(),
             front_end: RwLock::new(None),
             keeps_names: AtomicBool::new(false),
+            within: OnceLock::new(),
+            questions: AtomicU64::new(0),
         });
         let of_thread = Arc::clone(&inner);
         let thread = std::thread::Builder::new().name("varve-notices".to_owned());
@@ -104,6 +126,12 @@ impl Client {
         self.inner.keeps_names.store(front_end.names_changed(), Ordering::Relaxed);
         *self.inner.front_end.write() = Some(front_end);
         self.inner.leases.keep();
+    }
+
+    /// Sets who mounts other file systems of the server within the front end's, once.
+    pub fn set_within(&self, within: Arc<dyn Within>) {
+        // A second one would find the first one's mounts in its way.
+        let _ = self.inner.within.set(within);
     }
 
     /// Returns the inode of the directory that is mounted.

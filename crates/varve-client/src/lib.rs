@@ -25,4 +25,4 @@ mod nodes;
 mod notices;
 mod transport;
 
-pub use client::{Client, ConnectError, Forgetful, Options};
+pub use client::{Client, ConnectError, Forgetful, Options, Within};

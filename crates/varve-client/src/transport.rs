@@ -699,6 +699,9 @@ impl Transport {
                     Err(CallError::Ending) => return None,
                     Err(CallError::Refused(reason)) => {
                         log::error!("{}: {reason}", self.options.address);
+                        if let Some(front_end) = &*inner.front_end.read() {
+                            front_end.refused();
+                        }
                         std::thread::sleep(PAUSES.1);
                     }
                 },

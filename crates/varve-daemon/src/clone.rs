@@ -4,7 +4,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, OFlags};
-use varve::store::is_store;
 use varve::{Error, Result};
 use varve_fs::{ViewKind, ViewName};
 use varve_fuse::MountPoint;
@@ -45,7 +44,7 @@ pub fn clone(from: &Path, to: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::io("clone to", to, &error);
     let may = Access::WRITE_OK | Access::EXEC_OK;
     rustix::fs::access(&target.dir, may).map_err(|error| failed(error.into()))?;
-    if !is_store(Path::new(&target.mount.source)) {
+    if store_and_view(&target.mount.source).1.is_some() {
         let text = format!("{} does not lie in the main view of a Varve mount", to.display());
         return Err(Error::failed(text).hint("clone to a directory of the mount itself"));
     }

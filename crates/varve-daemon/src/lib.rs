@@ -9,6 +9,7 @@
 //! - `service`: the mounts of snapshots and transactions within it, and what is asked about them.
 //! - `control`: the socket on which the daemon is asked. [`kv`]: the one for dictionaries.
 //! - [`upgrade`]: another program for a mount in use.
+//! - [`serve`]: serves a store to mounts on other machines, with its snapshots and transactions (`served_views`).
 //! - [`nfs`]: serves a store over NFS. [`logging`]: where messages go.
 //!
 //! The clients' side; where no daemon serves the store, they open it and do the same themselves:
@@ -35,6 +36,7 @@ pub mod nfs;
 pub mod redesign;
 pub mod requests;
 pub mod serve;
+mod served_views;
 mod server_address;
 mod service;
 mod signals;

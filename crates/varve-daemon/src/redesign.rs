@@ -10,13 +10,12 @@ use varve_engine::Redesign;
 use varve_fs::MountOptions;
 
 use crate::control::{Request, client};
-use crate::holder;
 use crate::target::Target;
 
 /// Writes all tables of the store at `path`, or of the one that is mounted there, by its design. Calls `progress` after each step.
 pub fn redesign(path: &Path, progress: &mut dyn FnMut(&Redesign)) -> Result<Redesign> {
     let target = Target::at(path)?;
-    if holder::is_served(&target.store)? {
+    if target.is_served()? {
         return all_steps(progress, || {
             let answer = client::ask(&target, &Request::Redesign)?;
             serde_json::from_value(answer)

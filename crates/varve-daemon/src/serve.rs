@@ -6,6 +6,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ use varve_fs::MountOptions;
 use varve_server::{Options, Policy, Server};
 
 use crate::holder;
+use crate::served_views::ServedViews;
 
 /// A store that is served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +79,8 @@ pub fn serve(
         token: settings.token.clone(),
         read_only: options.read_only,
     };
-    let server = match Server::start(file_system.vfs(), listener, options) {
+    let views = Arc::new(ServedViews::new(file_system.inner()));
+    let server = match Server::start(file_system.vfs(), Some(views), listener, options) {
         Ok(server) => server,
         Err(error) => {
             file_system.close()?;

@@ -1,9 +1,9 @@
 //! Addresses of metadata servers, in the place of a store's path.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use varve::{Error, Result};
+use varve::{Error, Result, anchor};
 use varve_wire::PORT;
 
 /// How an address of a server begins.
@@ -37,6 +37,11 @@ impl ServerAddress {
 /// Returns whether `source` is the address of a server.
 pub fn is_server(source: &OsStr) -> bool {
     source.to_str().is_some_and(|source| source.starts_with(SCHEME))
+}
+
+/// The directory in which the mount of `source` on `dir` keeps its messages, made if it is missing.
+pub(crate) fn state_dir(source: &Path, dir: &Path) -> Result<PathBuf> {
+    anchor::dir_for(&format!("{} {}", source.display(), dir.display()))
 }
 
 #[cfg(test)]

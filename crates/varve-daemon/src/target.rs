@@ -14,10 +14,10 @@ use varve_fs::ViewName;
 use varve_fs::superblock::SUPERBLOCK_NAME;
 use varve_fuse::MountPoint;
 
-use crate::holder::seen_mount;
+use crate::holder::{is_served, seen_mount};
 use crate::mount_source::store_and_view;
 use crate::mount_table::{find_mount, mount_of_opened, open, within_mount};
-use crate::server_address::is_server;
+use crate::server_address::{is_server, state_dir};
 use crate::socket::{check_listener, unreached};
 
 /// The store to which a request goes.
@@ -26,12 +26,14 @@ pub(crate) struct Target {
     pub(crate) store: PathBuf,
     /// The user that serves the mount by which the store was named: no other user's process may answer.
     served_by: Option<Uid>,
+    /// It is the mount of a server, and `store` is where its daemon listens.
+    is_of_server: bool,
 }
 
 impl Target {
     /// The store in the directory `store`, whichever process has it open.
     pub(crate) fn of_store(store: &Path) -> Target {
-        Target { store: store.to_path_buf(), served_by: None }
+        Target { store: store.to_path_buf(), served_by: None, is_of_server: false }
     }
 
     /// The store at `path`, or the one that is mounted there.
@@ -49,6 +51,23 @@ impl Target {
             (_, Some(_)) => {
                 let text = format!("{} lies in a snapshot or a transaction", path.display());
                 Err(Error::failed(text).hint("name a directory of the mount itself"))
+            }
+        }
+    }
+
+    /// Whether a daemon answers requests. If not, the store can be opened. Waits for a daemon that closes it.
+    pub(crate) fn is_served(&self) -> Result<bool> {
+        if self.is_of_server { Ok(true) } else { is_served(&self.store) }
+    }
+
+    /// Fails on the mount of a server, whose daemon has no dictionaries.
+    pub(crate) fn require_dictionaries(&self, path: &Path) -> Result<()> {
+        match self.is_of_server {
+            false => Ok(()),
+            true => {
+                let text = format!("{} lies on the mount of a server", path.display());
+                Err(Error::failed(text)
+                    .hint("dictionaries are used on the machine that has the store"))
             }
         }
     }
@@ -100,10 +119,12 @@ pub(crate) fn target_and_view(path: &Path) -> Result<(Target, Option<ViewName>)>
 
 fn target_on(mount: &MountPoint) -> Result<(Target, Option<ViewName>)> {
     match store_and_view(&mount.source) {
-        (server, None) if is_server(server.as_os_str()) => {
-            let (dir, server) = (mount.dir.display(), server.display());
-            Err(Error::failed(format!("{dir} is a mount of {server}, and this command works on stores and their own mounts"))
-                .hint("run it on the machine that serves the store, once the server is stopped"))
+        (server, view) if is_server(server.as_os_str()) => {
+            // A view is mounted within the mount whose daemon listens.
+            let within = view.as_ref().and_then(|view| without(&mount.dir, &view.path()));
+            let store = state_dir(&server, within.as_deref().unwrap_or(&mount.dir))?;
+            let served_by = Some(Uid::from_raw(mount.user));
+            Ok((Target { store, served_by, is_of_server: true }, view))
         }
         (store, None) if !store::is_store(&store) => {
             let text = format!("there is no store at {} any more", store.display());
@@ -111,8 +132,17 @@ fn target_on(mount: &MountPoint) -> Result<(Target, Option<ViewName>)> {
                 .hint("move the store back to that path: it was moved while it is mounted");
             Err(unseen(&store, error))
         }
-        (store, view) => Ok((Target { store, served_by: Some(Uid::from_raw(mount.user)) }, view)),
+        (store, view) => {
+            let served_by = Some(Uid::from_raw(mount.user));
+            Ok((Target { store, served_by, is_of_server: false }, view))
+        }
     }
+}
+
+/// `path` without `end`.
+fn without(path: &Path, end: &Path) -> Option<PathBuf> {
+    let is_end = path.ends_with(end);
+    is_end.then(|| path.ancestors().nth(end.components().count()))?.map(Path::to_path_buf)
 }
 
 /// The error for a `path` that is neither a store nor on a mount.

@@ -87,5 +87,6 @@ pub use rollback::{ROLL_BACK_PHASES, RollBackError};
 pub use snapshots::{ChangeKind, Diff, PathChange};
 pub use store_lock::holder;
 pub use superblock::Superblock;
+pub use synthetic::{controlled, is_fleeting, is_place as is_view_place};
 pub use transactions::{Isolation, OnConflict, Transaction, TransactionLocks, TransactionOptions};
 pub use views::{ViewKind, ViewName};

@@ -40,6 +40,10 @@ pub(crate) struct Service {
     pub(crate) nodes: Nodes,
     pub(crate) sessions: Sessions,
     pub(crate) changes: Changes,
+    /// The directory that clients see as the root; `None`: which one they like.
+    pub(crate) root: Option<InodeId>,
+    /// Clients may change nothing.
+    pub(crate) read_only: bool,
 }
 
 /// A call of a client.
@@ -95,6 +99,7 @@ pub(crate) fn is_once(request: &Request<'_>) -> bool {
             | Request::Usage { .. }
             | Request::Quotas { .. }
             | Request::Status
+            | Request::AskRest { .. }
     )
 }
 
@@ -110,6 +115,7 @@ fn waits(request: &Request<'_>) -> bool {
         | Request::Fallocate { .. }
         | Request::SetLimits { .. }
         | Request::Quotas { .. }
+        | Request::Ask { .. }
         | Request::Status => true,
         Request::Read { length, .. } => *length > QUICK_BYTES_MAX,
         _ => false,
@@ -126,6 +132,14 @@ impl Service {
             self.nodes.forget(vfs, ino);
         }
         closed
+    }
+
+    /// Ends all sessions, and forgets all inodes.
+    pub(crate) fn end_all(&self) {
+        for session in self.sessions.all() {
+            self.end(&session);
+        }
+        self.nodes.clear(&*self.vfs);
     }
 
     /// Ends a session.
@@ -341,6 +355,8 @@ impl Call<'_> {
             | Request::SetLimits { .. }
             | Request::Quotas { .. }
             | Request::Status => self.whole(request),
+            // They are not about one file system.
+            Request::Ask { .. } | Request::AskRest { .. } => Err(FsError::NotImplemented.into()),
         }
     }
 }

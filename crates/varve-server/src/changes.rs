@@ -20,7 +20,7 @@ use varve_meta::{Holders, Learned, Leases, Policy, SessionId};
 use varve_types::InodeId;
 use varve_wire::{Cached, Notice};
 
-use crate::server::Clock;
+use crate::clock::Clock;
 use crate::session::{Session, Sessions};
 
 const SHARDS: usize = 64;

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use varve_wire::Header;
 
+use crate::calls::Service;
 use crate::session::Session;
 
 /// A client that leaves more than this unread is not served until it reads on.
@@ -28,8 +29,8 @@ pub(crate) struct Connection {
     pub(crate) address: SocketAddr,
     /// When it was accepted, in milliseconds.
     since_ms: u64,
-    /// The client's session, as soon as it has said who it is.
-    session: OnceLock<Weak<Session>>,
+    /// The client's session, and the file system that it uses, as soon as it has said who it is.
+    session: OnceLock<(Weak<Session>, Weak<Service>)>,
     output: Mutex<Output>,
 }
 
@@ -38,8 +39,9 @@ impl Connection {
         Connection { stream, address, since_ms, session: OnceLock::new(), output: Mutex::default() }
     }
 
-    pub(crate) fn session(&self) -> Option<Arc<Session>> {
-        self.session.get().and_then(Weak::upgrade)
+    pub(crate) fn session(&self) -> Option<(Arc<Session>, Arc<Service>)> {
+        let (session, service) = self.session.get()?;
+        Some((session.upgrade()?, service.upgrade()?))
     }
 
     /// Returns whether the client should have said long ago who it is.
@@ -48,8 +50,8 @@ impl Connection {
     }
 
     /// Returns false if the connection has a session already.
-    pub(crate) fn belongs_to(&self, session: &Arc<Session>) -> bool {
-        self.session.set(Arc::downgrade(session)).is_ok()
+    pub(crate) fn belongs_to(&self, session: &Arc<Session>, service: &Arc<Service>) -> bool {
+        self.session.set((Arc::downgrade(session), Arc::downgrade(service))).is_ok()
     }
 
     /// Adds a message to what is to be sent.

@@ -9,6 +9,8 @@
 //! 4. The answer goes out with all others of the same read. A call that has to wait (for other clients, for the
 //!    storage, for locks) goes to a thread of `workers` first, which sends the answer itself.
 //!
+//! Views of the store and requests about it as a whole come from a [`Host`].
+//!
 //! Invariants: a client can make the server hold only so much (limits stand where they are used). A message that
 //! cannot be decoded ends its connection and nothing else. A client that is away keeps its open files until its
 //! session ends ([`Options::session`]).
@@ -18,12 +20,15 @@
 
 mod calls;
 mod changes;
+mod clock;
 mod connection;
+mod host;
 mod nodes;
 mod reactor;
 mod server;
 mod session;
 mod workers;
 
+pub use host::{Asked, Host, View};
 pub use server::{Options, Server, Status};
 pub use varve_meta::Policy;

@@ -3,10 +3,11 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use varve_meta::Policy;
 use varve_types::{ClientId, FileName, InodeId};
@@ -16,10 +17,12 @@ use varve_wire::{Answer, Failure, FrameError, Header, Hello, Refused, Request, W
 
 use crate::calls::{Service, is_once};
 use crate::changes::Changes;
+use crate::clock::Clock;
 use crate::connection::Connection;
+use crate::host::{Asked, Host, View, Views};
 use crate::nodes::Nodes;
 use crate::reactor::{Ended, Reactor};
-use crate::session::{Introduction, SLOTS, Session, Sessions};
+use crate::session::{Introduction, Numbered, SLOTS, Session, Sessions};
 use crate::workers::Workers;
 
 /// The most connections at once.
@@ -50,20 +53,13 @@ pub struct Options {
     pub read_only: bool,
 }
 
-/// A clock that never goes back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock(Instant);
-
-impl Clock {
-    /// Milliseconds since the server began.
-    pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
 /// What all threads share.
 pub(crate) struct Shared {
-    service: Service,
+    /// The main file system.
+    main: Arc<Service>,
+    views: Views,
+    /// Counts sessions.
+    sessions: Arc<AtomicU32>,
     options: Options,
     reactors: Vec<Reactor>,
     workers: Workers,
@@ -92,16 +88,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `vfs` on `listener`.
-    pub fn start(vfs: Arc<dyn Vfs>, listener: TcpListener, options: Options) -> io::Result<Server> {
+    /// Serves `vfs` on `listener`, with the views of a `host`.
+    pub fn start(
+        vfs: Arc<dyn Vfs>,
+        host: Option<Arc<dyn Host>>,
+        listener: TcpListener,
+        options: Options,
+    ) -> io::Result<Server> {
         let address = listener.local_addr()?;
-        let clock = Clock(Instant::now());
+        let clock = Clock::new();
         let reactors = thread::available_parallelism().map_or(1, usize::from).min(REACTORS_MAX);
         let reactors: io::Result<Vec<Reactor>> = (0..reactors).map(|_| Reactor::new()).collect();
-        let changes = Changes::new(options.leases, clock, options.epoch);
-        let service = Service { vfs, nodes: Nodes::new(), sessions: Sessions::default(), changes };
+        let sessions = Arc::default();
+        let main = Arc::new(service(vfs, &options, clock, &sessions));
         let shared = Arc::new(Shared {
-            service,
+            main,
+            views: Views::new(host),
+            sessions,
             options,
             reactors: reactors?,
             workers: Workers::new(WORKERS_MAX),
@@ -147,7 +150,11 @@ impl Server {
             (session.name.clone(), session.connections(), session.open_files(), requests)
         };
         Status {
-            sessions: shared.service.sessions.all().iter().map(of).collect(),
+            sessions: shared
+                .services()
+                .flat_map(|it| it.sessions.all())
+                .map(|it| of(&it))
+                .collect(),
             connections: shared.reactors.iter().map(Reactor::connections).sum(),
             refused: shared.refused.load(Ordering::Relaxed),
         }
@@ -168,10 +175,8 @@ impl Server {
             }
         }
         shared.workers.stop();
-        for session in shared.service.sessions.all() {
-            shared.service.end(&session);
-        }
-        shared.service.nodes.clear(&*shared.service.vfs);
+        shared.views.end_all();
+        shared.main.end_all();
     }
 
     /// Returns an address by which this machine reaches the listener.
@@ -225,7 +230,7 @@ impl Shared {
     pub(crate) fn disconnected(&self, connection: &Arc<Connection>, why: &Ended) {
         connection.end();
         let session = connection.session();
-        let who = session.as_ref().map_or("", |session| session.name.as_str());
+        let who = session.as_ref().map_or("", |(session, _)| session.name.as_str());
         match why {
             Ended::Frame(error) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
@@ -233,7 +238,7 @@ impl Shared {
             }
             Ended::Io(error) => log::debug!("{} {who}: {error}", connection.address),
         }
-        if let Some(session) = session {
+        if let Some((session, _)) = session {
             session.disconnect(connection, self.clock.now_ms());
         }
     }
@@ -248,11 +253,11 @@ impl Shared {
     ) -> Result<(), Ended> {
         let session = connection.session();
         match (header.kind, session) {
-            (Kind::Request, Some(session)) => {
-                self.request(connection, &session, header, body, data)
+            (Kind::Request, Some((session, service))) => {
+                self.request(connection, (&session, &service), header, body, data)
             }
-            (Kind::Acknowledgement, Some(session)) => {
-                self.service.changes.acknowledged(&session, header.number);
+            (Kind::Acknowledgement, Some((session, service))) => {
+                service.changes.acknowledged(&session, header.number);
                 Ok(())
             }
             (Kind::Hello, None) => self.hello(connection, &varve_wire::decode(body)?),
@@ -275,26 +280,29 @@ impl Shared {
         if !same_secret(hello.token, &self.options.token) {
             return refuse(false, "the server does not know the client's token");
         }
-        let root = match walk(&*self.service.vfs, hello.path) {
-            Ok(root) => root,
+        let Hello { client, connection: number, name, path, .. } = *hello;
+        let read_only = hello.read_only || self.options.read_only;
+        let who = Introduction { client, connection: number, name, root: InodeId::ROOT, read_only };
+        let view = trimmed(path);
+        let make = |view| self.view_service(view);
+        let entered = self.views.enter(view, make, |service| self.enter(service, &who, connection));
+        let entered = entered.unwrap_or_else(|| {
+            let root = walk(&*self.main.vfs, path)?;
+            Ok(self.enter(&self.main, &Introduction { root, ..who }, connection))
+        });
+        let session = match entered {
+            Ok(Some(session)) => session,
+            Ok(None) => {
+                return refuse(
+                    true,
+                    "the server has as many clients or connections as it can have",
+                );
+            }
             Err(error) => {
-                let path = String::from_utf8_lossy(hello.path);
+                let path = String::from_utf8_lossy(path);
                 return refuse(false, &format!("/{path} cannot be mounted: {error}"));
             }
         };
-        let read_only = hello.read_only || self.options.read_only;
-        let Hello { client, connection: number, name, .. } = *hello;
-        let who = Introduction { client, connection: number, name, root, read_only };
-        let now_ms = self.clock.now_ms();
-        let Some((session, is_known)) = self.service.sessions.connect(&who, connection, now_ms)
-        else {
-            return refuse(true, "the server has as many clients or connections as it can have");
-        };
-        connection.belongs_to(&session);
-        if !is_known {
-            log::info!("{} {}: a session begins", connection.address, session.name);
-            self.remember(&session);
-        }
         let welcome = Welcome {
             features: 0,
             file_system: self.options.file_system,
@@ -308,10 +316,70 @@ impl Shared {
         Ok(())
     }
 
+    /// Finds or begins the session of a client with a file system. `None` if there are too many.
+    fn enter(
+        &self,
+        service: &Arc<Service>,
+        who: &Introduction<'_>,
+        connection: &Arc<Connection>,
+    ) -> Option<Arc<Session>> {
+        let who = Introduction {
+            root: service.root.unwrap_or(who.root),
+            read_only: who.read_only || service.read_only,
+            ..*who
+        };
+        let (session, is_known) =
+            service.sessions.connect(&who, connection, self.clock.now_ms())?;
+        connection.belongs_to(&session, service);
+        if !is_known {
+            log::info!("{} {}: a session begins", connection.address, session.name);
+            remember(service, &session);
+        }
+        Some(session)
+    }
+
+    /// Makes what serves a view.
+    fn view_service(&self, View { vfs, root, read_only }: View) -> Service {
+        let made = service(vfs, &self.options, self.clock, &self.sessions);
+        Service { root: Some(root), read_only, ..made }
+    }
+
+    /// The main file system and the views that are open.
+    fn services(&self) -> impl Iterator<Item = Arc<Service>> {
+        [Arc::clone(&self.main)].into_iter().chain(self.views.all())
+    }
+
+    /// Makes the call of a request, or has the host answer it. `None`: it has to wait, and `may_wait` is not set.
+    fn answer(
+        &self,
+        (session, service): (&Session, &Service),
+        numbered: Numbered,
+        request: &Request<'_>,
+        data: &[u8],
+        may_wait: bool,
+    ) -> Option<(Answer, Bytes)> {
+        match request {
+            Request::Ask { .. } if !may_wait => None,
+            Request::Ask { question } => Some(self.ask(session, *question, data)),
+            Request::AskRest { question, offset } => Some(session.told(*question, *offset)),
+            _ => service.serve(session, numbered, request, data, may_wait),
+        }
+    }
+
+    /// Has the host answer a request.
+    fn ask(&self, session: &Session, question: u64, request: &[u8]) -> (Answer, Bytes) {
+        let Some(host) = self.views.host() else {
+            let error = FsError::NotSupported("requests about views, by this server");
+            return (Answer::Failed(Failure::from(&error)), Bytes::new());
+        };
+        let asked = Asked { main: &self.main, views: &self.views };
+        session.tell(question, host.ask(request, session.read_only, &asked))
+    }
+
     fn request(
         self: &Arc<Self>,
         connection: &Arc<Connection>,
-        session: &Arc<Session>,
+        (session, service): (&Arc<Session>, &Arc<Service>),
         header: Header,
         body: &[u8],
         data: &[u8],
@@ -329,23 +397,24 @@ impl Shared {
         session.requests.fetch_add(1, Ordering::Relaxed);
         let is_kept = is_once(&request);
         if let Some((answer, returned)) =
-            self.service.serve(session, numbered, &request, data, false)
+            self.answer((session, service), numbered, &request, data, false)
         {
             session.answer(connection, header, (&answer, &returned), is_kept);
             return Ok(());
         }
-        let (shared, session) = (Arc::clone(self), Arc::clone(session));
+        let (shared, session, service) =
+            (Arc::clone(self), Arc::clone(session), Arc::clone(service));
         let connection = Arc::clone(connection);
         let (body, data) = (body.to_vec(), data.to_vec());
         self.workers.run(Box::new(move || {
             // It was decoded before.
             let Ok(request) = varve_wire::decode::<Request<'_>>(&body) else { return };
-            let serve = || shared.service.serve(&session, numbered, &request, &data, true);
+            let serve = || shared.answer((&session, &service), numbered, &request, &data, true);
             let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve));
             let (answer, returned) = served.ok().flatten().unwrap_or_else(|| {
                 let failed =
                     FsError::Storage("the server failed in this call; its log says why".into());
-                (Answer::Failed(Failure::from(&failed)), bytes::Bytes::new())
+                (Answer::Failed(Failure::from(&failed)), Bytes::new())
             });
             session.answer(&connection, header, (&answer, &returned), is_kept);
             if connection.flush().is_err() {
@@ -355,19 +424,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the file system keep notes of the client's requests over a restart.
-    fn remember(&self, session: &Session) {
-        match self.service.vfs.remember_client(session.client_id()) {
-            Ok(()) | Err(FsError::NotSupported(_) | FsError::ReadOnly) => {}
-            Err(error) => log::error!(
-                "{}: requests may be executed twice after a restart of the server: {error}",
-                session.name
-            ),
-        }
-    }
-
     fn forget(&self, client: ClientId) {
-        if let Err(error) = self.service.vfs.forget_client(client) {
+        if let Err(error) = self.main.vfs.forget_client(client) {
             log::warn!("notes of the requests of a client that is gone stay: {error}");
         }
     }
@@ -375,7 +433,7 @@ impl Shared {
     /// Ends sessions whose clients are away for too long, until the server ends.
     fn sweep(&self) {
         // Clients of the server before, which come again or are away for too long.
-        let mut expected = self.service.vfs.remembered_clients().unwrap_or_else(|error| {
+        let mut expected = self.main.vfs.remembered_clients().unwrap_or_else(|error| {
             log::error!("the clients of the server before are not known: {error}");
             Vec::new()
         });
@@ -385,18 +443,54 @@ impl Shared {
             self.reactors.iter().for_each(|reactor| reactor.end_silent(now_ms));
             let session_ms = u64::try_from(self.options.session.as_millis()).unwrap_or(u64::MAX);
             let Some(since_ms) = now_ms.checked_sub(session_ms) else { continue };
-            for session in self.service.sessions.take_lost(since_ms) {
-                log::info!("{}: the session ends, its client is away", session.name);
-                self.service.end(&session);
-                self.forget(session.client_id());
+            for service in self.services() {
+                for session in service.sessions.take_lost(since_ms) {
+                    log::info!("{}: the session ends, its client is away", session.name);
+                    service.end(&session);
+                    if Arc::ptr_eq(&service, &self.main) {
+                        self.forget(session.client_id());
+                    }
+                }
             }
+            self.views.close_unused();
             for client in expected.drain(..) {
-                if !self.service.sessions.has(client) {
+                if !self.main.sessions.has(client) {
                     self.forget(client);
                 }
             }
         }
     }
+}
+
+/// Makes what serves a file system.
+fn service(
+    vfs: Arc<dyn Vfs>,
+    options: &Options,
+    clock: Clock,
+    sessions: &Arc<AtomicU32>,
+) -> Service {
+    let changes = Changes::new(options.leases, clock, options.epoch);
+    let (nodes, sessions) = (Nodes::new(), Sessions::new(sessions));
+    Service { vfs, nodes, sessions, changes, root: None, read_only: false }
+}
+
+/// Has the file system keep notes of the client's requests over a restart.
+fn remember(service: &Service, session: &Session) {
+    match service.vfs.remember_client(session.client_id()) {
+        Ok(()) | Err(FsError::NotSupported(_) | FsError::ReadOnly) => {}
+        Err(error) => log::error!(
+            "{}: requests may be executed twice after a restart of the server: {error}",
+            session.name
+        ),
+    }
+}
+
+/// A path without slashes at its ends.
+fn trimmed(path: &[u8]) -> &[u8] {
+    let is_slash = |byte: &u8| *byte == b'/';
+    let begin = path.iter().position(|byte| !is_slash(byte)).unwrap_or(path.len());
+    let end = path.iter().rposition(|byte| !is_slash(byte)).map_or(begin, |last| last + 1);
+    &path[begin..end]
 }
 
 /// Compares secrets in a time that depends only on their lengths.

@@ -3,17 +3,18 @@
 //! A client is known by the number that it chose. Its session begins with its first connection and ends when it had no
 //! connection for [`crate::Options::session`]. Then its files are closed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
 use varve_meta::{Begun, SessionId, Slots};
 use varve_types::{ClientId, InodeId};
 use varve_vfs::{FsError, FsResult, Handle, RequestId};
 use varve_wire::frame::Kind;
-use varve_wire::{Header, Notice};
+use varve_wire::{Answer, DATA_BYTES_MAX, Header, Notice};
 
 use crate::connection::Connection;
 
@@ -29,6 +30,16 @@ pub(crate) const SLOTS: u32 = 256;
 const FILES_MAX: usize = 1 << 16;
 /// A client that leaves more notices than this unread loses its connection for notices.
 const NOTICES_BYTES_MAX: usize = 1 << 20;
+
+/// How many answers of the host that do not fit into one message are kept for a client.
+const TOLD_MAX: usize = 4;
+
+/// The length of an answer, and its bytes from `offset` on, as many as fit into a message.
+fn part(told: &Bytes, offset: u64) -> (Answer, Bytes) {
+    let length = told.len();
+    let begin = usize::try_from(offset).unwrap_or(length).min(length);
+    (Answer::Number(length as u64), told.slice(begin..length.min(begin + DATA_BYTES_MAX)))
+}
 
 /// An open file.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +112,8 @@ pub(crate) struct Session {
     /// How many requests it has made.
     pub(crate) requests: AtomicU64,
     notices: AtomicU64,
+    /// The latest answers of the host that do not fit into one message, by the client's numbers of the questions.
+    told: Mutex<BTreeMap<u64, Bytes>>,
     /// The client reads and obeys notices, so it may keep what it learns.
     obeys: AtomicBool,
 }
@@ -177,6 +190,25 @@ impl Session {
 
     pub(crate) fn open_files(&self) -> usize {
         self.files.lock().by_number.len()
+    }
+
+    /// Returns the length of an answer of the host, with as many of its first bytes as fit into a message. Keeps the rest.
+    pub(crate) fn tell(&self, question: u64, told: Vec<u8>) -> (Answer, Bytes) {
+        let told = Bytes::from(told);
+        if told.len() > DATA_BYTES_MAX {
+            let mut kept = self.told.lock();
+            kept.insert(question, told.clone());
+            if kept.len() > TOLD_MAX {
+                kept.pop_first();
+            }
+        }
+        part(&told, 0)
+    }
+
+    /// Returns the bytes of an answer of the host from `offset` on.
+    pub(crate) fn told(&self, question: u64, offset: u64) -> (Answer, Bytes) {
+        let kept = self.told.lock();
+        part(kept.get(&question).unwrap_or(&Bytes::new()), offset)
     }
 
     /// Adds a connection; false if there are too many.
@@ -266,12 +298,12 @@ impl Session {
     }
 }
 
-/// All sessions of a server.
-#[derive(Default)]
+/// All sessions with a file system.
 pub(crate) struct Sessions {
     sessions: Mutex<HashMap<[u64; 2], Arc<Session>>>,
     by_id: Mutex<HashMap<SessionId, Arc<Session>>>,
-    next: AtomicU32,
+    /// Counts the sessions of the server: no two have one number.
+    next: Arc<AtomicU32>,
 }
 
 /// How a client introduces itself.
@@ -285,6 +317,11 @@ pub(crate) struct Introduction<'a> {
 }
 
 impl Sessions {
+    pub(crate) fn new(next: &Arc<AtomicU32>) -> Sessions {
+        let (sessions, by_id) = (Mutex::default(), Mutex::default());
+        Sessions { sessions, by_id, next: Arc::clone(next) }
+    }
+
     /// Finds or begins the session of a client that has connected. Returns whether it was known. `None` if there are
     /// too many sessions, or connections of it.
     pub(crate) fn connect(
@@ -315,6 +352,7 @@ impl Sessions {
             seen_ms: AtomicU64::new(now_ms),
             requests: AtomicU64::new(0),
             notices: AtomicU64::new(0),
+            told: Mutex::default(),
             obeys: AtomicBool::new(who.connection == NOTICES),
         });
         sessions.insert(who.client, Arc::clone(&session));

@@ -109,4 +109,9 @@ pub enum Request<'a> {
     Quotas { node: Node, below: bool },
     /// `Done`, the state as JSON is the data.
     Status,
+    /// `Number`; a question about the whole store is the data, in the host's own encoding. The number is the length of its
+    /// answer, whose first bytes are the data. The client numbers its questions.
+    Ask { question: u64 },
+    /// `Number`; the bytes of the answer to a question from an offset on.
+    AskRest { question: u64, offset: u64 },
 }

@@ -26,6 +26,7 @@ mod output;
 mod redesign;
 mod semantics;
 mod served;
+mod server_views;
 mod shared;
 mod two_mounts;
 mod unmounting;

@@ -45,6 +45,13 @@ impl Mounts {
         self.dir.path().join(name)
     }
 
+    /// A command that finds the daemons of these mounts.
+    pub(crate) fn varve(&self) -> varve_testkit::Command {
+        let mut command = varve();
+        command.env("VARVE_ANCHORS", self.anchors());
+        command
+    }
+
     pub(crate) fn mount(&mut self, name: &str) {
         self.mount_with(name, "rw");
     }
@@ -54,9 +61,7 @@ impl Mounts {
         let path = self.path(name);
         fs::create_dir_all(&path).unwrap();
         let source = format!("varve://{}/", self.address);
-        let mut command = varve();
-        command.env("VARVE_ANCHORS", self.anchors()).args(["mount", "-o", options]);
-        run(command.arg(source).arg(path));
+        run(self.varve().args(["mount", "-o", options]).arg(source).arg(path));
         self.names.push(name.to_owned());
     }
 
@@ -84,7 +89,7 @@ impl Mounts {
     /// Unmounts, ends the server and checks the store.
     pub(crate) fn end(mut self) {
         for name in std::mem::take(&mut self.names) {
-            run(varve().arg("umount").arg(self.path(&name)));
+            run(self.varve().arg("umount").arg(self.path(&name)));
         }
         self.server.take().unwrap().stop();
         run(varve().arg("fsck").arg(self.store()));

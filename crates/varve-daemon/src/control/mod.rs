@@ -20,5 +20,6 @@ pub(crate) mod server;
 
 pub use report::Ready;
 pub(crate) use report::{Report, answer};
-pub(crate) use request::Request;
 pub use request::{CloneRequest, SendRequest, ViewRequest};
+pub(crate) use request::{Question, Request};
+pub(crate) use server::Answers;

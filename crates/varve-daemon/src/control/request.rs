@@ -98,6 +98,22 @@ pub enum ViewRequest {
     Clone(CloneRequest),
 }
 
+/// What the daemon of a client's mount asks the server.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Question {
+    /// A request of the command line.
+    Views(ViewRequest),
+    /// The path of the view whose place has this inode id.
+    ViewAt(u64),
+    /// A program on the mount begins a transaction that shows a directory, with options as text.
+    Begin(u64, String),
+    /// A program on the mount commits a transaction.
+    Commit(u64),
+    /// A program on the mount aborts one.
+    Abort(u64),
+}
+
 impl ViewRequest {
     /// Whether the request changes files, snapshots or transactions.
     pub(crate) fn is_change(&self) -> bool {

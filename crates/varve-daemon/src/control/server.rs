@@ -4,7 +4,7 @@
 //!    wait for locks that another client's commit releases.
 //! 2. The daemon answers root and its own user, and refuses all others.
 //! 3. For an upgrade it asks the binary whether it can take over (`--probe`). Nothing has stopped by then.
-//! 4. It closes the admission gate ([`crate::service`]) and removes the mounts of snapshots and transactions. Until the mount is served
+//! 4. It closes the admission gate ([`Answers::leave`]) and removes the mounts of snapshots and transactions. Until the mount is served
 //!    again, each request about them is refused.
 //! 5. It stores the order for the serving thread and pauses the session. The process that serves next answers the client.
 //!
@@ -29,7 +29,7 @@ use varve_fuse::PauseHandle;
 
 use super::report::{Report, answer};
 use super::request::{Request, ViewRequest};
-use crate::service::{Admitted, GateClosed, ViewService, being_upgraded};
+use crate::service::{Admitted, GateClosed, being_upgraded};
 use crate::slots::{Slot, Slots};
 use crate::socket::{self, CONTROL, InTime, SocketName};
 use crate::upgrade::probe::probe;
@@ -48,6 +48,26 @@ const END_WAITERS_MAX: usize = 64;
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// The shortest time between two progress lines.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
+
+/// Who answers requests about the snapshots and transactions of a mount.
+pub(crate) trait Answers: Send + Sync {
+    /// Admits a request. It is under way until the admission is dropped.
+    fn enter(&self) -> Result<Option<Admitted>>;
+    /// Refuses a change while the mount is read-only.
+    fn admit(&self, is_change: bool) -> Result<()>;
+    /// Does a client's request. REQUIRES: the caller has entered, and [`Answers::admit`] has let the request pass.
+    fn answer(
+        self: Arc<Self>,
+        request: &ViewRequest,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Value>;
+    /// Serves a client that sends or receives a stream. REQUIRES: as [`Answers::answer`].
+    fn transfer(&self, request: &ViewRequest, client: &mut UnixStream);
+    /// Writes the next tables again by the store's design. REQUIRES: the caller has entered.
+    fn redesign(&self) -> Result<Value>;
+    /// Before an upgrade: refuses requests until the returned value is dropped, and unmounts all views.
+    fn leave(&self) -> Result<GateClosed>;
+}
 
 /// A request for an upgrade that the serving thread has to carry out.
 #[derive(Debug)]
@@ -77,7 +97,7 @@ pub(crate) struct Control {
 struct Shared {
     /// Pauses the session that serves now.
     pause: Option<PauseHandle>,
-    views: Option<Arc<ViewService>>,
+    views: Option<Arc<dyn Answers>>,
     order: Option<UpgradeOrder>,
     end_waiters: EndWaiters,
 }
@@ -122,7 +142,7 @@ impl Control {
     }
 
     /// Sets the session that serves now, and the service for its snapshots and transactions.
-    pub(crate) fn serves(&self, pause: PauseHandle, views: Arc<ViewService>) {
+    pub(crate) fn serves(&self, pause: PauseHandle, views: Arc<dyn Answers>) {
         let mut shared = self.shared.lock();
         (shared.pause, shared.views) = (Some(pause), Some(views));
     }
@@ -264,7 +284,7 @@ fn upgrade(mut client: UnixStream, binary: PathBuf, shared: &Mutex<Shared>) {
 }
 
 /// The service of the session that serves now. The gate stays open as long as the caller holds the admission.
-fn views(shared: &Mutex<Shared>) -> Result<(Arc<ViewService>, Admitted)> {
+fn views(shared: &Mutex<Shared>) -> Result<(Arc<dyn Answers>, Option<Admitted>)> {
     let shared = shared.lock();
     let views = shared.views.as_ref().ok_or_else(being_upgraded)?;
     Ok((Arc::clone(views), views.enter()?))

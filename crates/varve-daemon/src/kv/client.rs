@@ -11,7 +11,6 @@ use varve_fs::{MountOptions, ViewKind};
 use super::answer::answer;
 use super::message::{receive, send};
 use super::protocol::{Failure, MESSAGE_BYTES_MAX, Request, Response};
-use crate::holder;
 use crate::socket::{self, DICTIONARIES};
 use crate::target::{Target, target_and_view};
 
@@ -70,7 +69,8 @@ impl Client {
                 })?
             }
         };
-        if !holder::is_served(&target.store)? {
+        target.require_dictionaries(path)?;
+        if !target.is_served()? {
             let file_system = FileSystem::open(&target.store, &MountOptions::default())?;
             return Ok(Client { target, connection: Connection::Store(file_system), transaction });
         }

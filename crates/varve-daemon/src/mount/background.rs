@@ -23,11 +23,10 @@ use log::LevelFilter;
 use varve::{Error, Result};
 use varve_env::os::nothing_inherited;
 
-use super::client;
 use super::options::Choices;
 use super::succession::serve;
 use crate::control::{Ready, Report};
-use crate::server_address::is_server;
+use crate::server_address::{is_server, state_dir};
 use crate::{holder, logging};
 
 /// How long a daemon that has closed its output may take to end.
@@ -127,11 +126,7 @@ fn report(report: &Report) {
 
 /// The directory with the log of a mount.
 fn log_dir(store: &Path, dir: &Path) -> Result<PathBuf> {
-    if is_server(store.as_os_str()) {
-        client::state_dir(store, dir)
-    } else {
-        Ok(store.to_path_buf())
-    }
+    if is_server(store.as_os_str()) { state_dir(store, dir) } else { Ok(store.to_path_buf()) }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

@@ -7,12 +7,14 @@
 //! A mount in the background keeps its messages in a directory of its own ([`state_dir`]).
 
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use varve::{Error, Result, anchor};
+use serde_json::Value;
+use varve::{Error, Result};
 use varve_client::{Client, ConnectError, Forgetful};
 use varve_env::Env;
 use varve_env::os::OsEnv;
@@ -20,12 +22,14 @@ use varve_fuse::{MountMethod, Notifier, Session, SessionOptions, Transport};
 use varve_types::InodeId;
 use varve_vfs::Vfs;
 
+use super::client_views::ClientViews;
 use super::options::Choices;
 use super::settings::{mount_options, session_options};
 use super::signals::unmount_on_signals;
-use crate::control::Ready;
+use crate::control::server::Control;
+use crate::control::{Ready, Report, answer};
 use crate::error;
-use crate::server_address::ServerAddress;
+use crate::server_address::{ServerAddress, state_dir};
 
 /// How long the last sync of a mount that ends waits for the server.
 const SYNC_WAIT_MAX: Duration = Duration::from_secs(20);
@@ -34,23 +38,41 @@ const SOFT_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Requests that may wait for the server at a time.
 const THREADS: NonZeroUsize = NonZeroUsize::new(32).expect("not zero");
 
-/// The directory in which the mount of `source` on `dir` keeps its messages, made if it is missing.
-pub(crate) fn state_dir(source: &Path, dir: &Path) -> Result<PathBuf> {
-    anchor::dir_for(&format!("{} {}", source.display(), dir.display()))
+/// Has the kernel drop what a server recalls.
+pub(super) struct Kernel {
+    notifier: Notifier,
+    /// Called when the server does not let the client in any more.
+    refused: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Has the kernel drop what a server recalls.
-struct Kernel(Notifier);
+impl Kernel {
+    /// The kernel's mount of the main file system.
+    fn of_main(notifier: Notifier) -> Kernel {
+        Kernel { notifier, refused: Box::new(|| ()) }
+    }
+
+    /// The kernel's mount of a view; `refused` is called when the server does not let its client in any more.
+    pub(super) fn of_view(
+        notifier: Notifier,
+        refused: impl Fn() + Send + Sync + 'static,
+    ) -> Kernel {
+        Kernel { notifier, refused: Box::new(refused) }
+    }
+}
 
 impl Forgetful for Kernel {
+    fn refused(&self) {
+        (self.refused)();
+    }
+
     fn inode_changed(&self, ino: InodeId) {
-        if let Err(error) = self.0.inode_changed(ino) {
+        if let Err(error) = self.notifier.inode_changed(ino) {
             log::warn!("the kernel may still show old attributes of inode {ino}: {error}");
         }
     }
 
     fn names_changed(&self) -> bool {
-        self.0.names_dropped().unwrap_or_else(|error| {
+        self.notifier.names_dropped().unwrap_or_else(|error| {
             log::warn!("the kernel may still show old names: {error}");
             false
         })
@@ -94,18 +116,17 @@ pub(super) fn serve(
             return Err(error);
         }
     };
-    let options = SessionOptions {
-        transport: Some(Transport::Dev),
-        threads: choices.threads.or(Some(THREADS)),
-        passthrough: false,
-        auto_invalidate: true,
-        root: client.root(),
-        ..session_options(choices)
-    };
     let vfs: Arc<dyn Vfs> = Arc::clone(&client) as Arc<dyn Vfs>;
-    let session =
-        Session::new(vfs, mounted, &options).map_err(|error| error::not_served(&error))?;
-    client.set_front_end(Arc::new(Kernel(session.notifier())));
+    let session = Session::new(vfs, mounted, &session_for(&client, choices))
+        .map_err(|error| error::not_served(&error))?;
+    client.set_front_end(Arc::new(Kernel::of_main(session.notifier())));
+    let shows_views = facts.method != MountMethod::Fusermount.to_string();
+    let views =
+        ClientViews::new(&client, (source, address), &facts.dir, choices, &session, shows_views);
+    let control = listen(source, &facts.dir);
+    if let Some(control) = &control {
+        control.serves(session.pause_handle(), Arc::<ClientViews>::clone(&views));
+    }
     unmount_on_signals(session.stop_handle(), facts.dir.clone())?;
     log::info!("{} is mounted on {}", source.display(), facts.dir.display());
     let ended = thread::scope(|scope| {
@@ -117,6 +138,9 @@ pub(super) fn serve(
         });
         session.run()
     });
+    views.close();
+    let end_waiters = control.as_ref().map(Control::take_end_waiters);
+    drop(control);
     // What is not durable yet becomes so, as when a local mount ends. Nobody waits for a server that is gone.
     let waiting = Arc::clone(&client);
     thread::spawn(move || {
@@ -126,8 +150,10 @@ pub(super) fn serve(
     let synced = client.sync();
     client.end();
     log::info!("{} is unmounted", facts.dir.display());
-    ended.map_err(|error| error::not_served(&error))?;
-    Ok(synced?)
+    let ended =
+        ended.map(drop).map_err(|error| error::not_served(&error)).and(synced.map_err(Error::from));
+    report_end(end_waiters.unwrap_or_default(), &ended);
+    ended
 }
 
 /// How long a call waits for the server before it fails; `None` for as long as it takes.
@@ -136,7 +162,46 @@ fn wait_max(choices: &Choices) -> Option<Duration> {
     choices.soft.then(|| given.unwrap_or(SOFT_WAIT_MAX))
 }
 
-fn connect(address: &ServerAddress, dir: &Path, choices: &Choices) -> Result<Arc<Client>> {
+/// Listens for commands about the mount of `source` on `dir`.
+fn listen(source: &Path, dir: &Path) -> Option<Control> {
+    let control = state_dir(source, dir).and_then(|dir| {
+        let opened = std::fs::File::open(&dir);
+        let opened = opened.map_err(|error| Error::io("open", &dir, &error))?;
+        Control::listen(opened.into(), &|| false)
+    });
+    control
+        .inspect_err(|error| log::warn!("no command can ask this mount: {}", error.message()))
+        .ok()
+}
+
+/// Reports how the mount has ended.
+pub(super) fn report_end(waiters: Vec<UnixStream>, ended: &Result<()>) {
+    for mut waiter in waiters {
+        let report = match ended {
+            Ok(()) => Report::Done(Value::Null),
+            Err(error) => Report::of(error),
+        };
+        answer(&mut waiter, &report);
+    }
+}
+
+/// The options of the session that serves the requests of the kernel by `client`.
+pub(super) fn session_for(client: &Client, choices: &Choices) -> SessionOptions {
+    SessionOptions {
+        transport: Some(Transport::Dev),
+        threads: choices.threads.or(Some(THREADS)),
+        passthrough: false,
+        auto_invalidate: true,
+        root: client.root(),
+        ..session_options(choices)
+    }
+}
+
+pub(super) fn connect(
+    address: &ServerAddress,
+    dir: &Path,
+    choices: &Choices,
+) -> Result<Arc<Client>> {
     let env = OsEnv::new();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let options = varve_client::Options {

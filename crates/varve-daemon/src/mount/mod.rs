@@ -19,6 +19,7 @@ mod allocator;
 mod attached;
 mod background;
 mod client;
+mod client_views;
 mod options;
 mod remount;
 mod settings;

@@ -18,7 +18,6 @@ use std::thread;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use varve::{Error, FileSystem, Result};
 use varve_env::os::OsEnv;
 use varve_fs::HandedOver;
@@ -102,7 +101,7 @@ fn serve_on(
         let service = ViewService::open(&attached, choices);
         serve_pairs(Some(Arc::clone(&service)));
         if let Some(control) = &control {
-            control.serves(attached.session.pause_handle(), Arc::clone(&service));
+            control.serves(attached.session.pause_handle(), Arc::<ViewService>::clone(&service));
         }
         let Attached { store, file_system, session, ready: own } = attached;
         let (first, facts) = (ready.take(), &facts);
@@ -127,13 +126,7 @@ fn serve_on(
                 let closed = file_system.close();
                 log::info!("{} is closed", store.display());
                 let ended = ended.map(drop).map_err(|error| error::not_served(&error)).and(closed);
-                let report = || match &ended {
-                    Ok(()) => Report::Done(Value::Null),
-                    Err(error) => Report::of(error),
-                };
-                for mut client in end_waiters.into_iter().flatten() {
-                    answer(&mut client, &report());
-                }
+                client::report_end(end_waiters.unwrap_or_default(), &ended);
                 return ended;
             }
         };

@@ -14,6 +14,7 @@ use crate::control::client::EndPromise;
 use crate::error;
 use crate::mount_source::{store_and_view, unmount_below};
 use crate::mount_table::present_mount;
+use crate::server_address::is_server;
 use crate::target::Target;
 
 /// How long a daemon may take to write back and to close the store.
@@ -70,7 +71,8 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
             wait_until_closed(&mount, served_by, end.as_mut())?
         }
     };
-    let is_seen = store::is_store(&store_and_view(&mount.source).0);
+    let source = store_and_view(&mount.source).0;
+    let is_seen = store::is_store(&source) || (is_server(source.as_os_str()) && end.is_some());
     let is_closed = match mode {
         UnmountMode::Lazy => Some(false),
         _ if elsewhere.is_some() => Some(false),

@@ -13,7 +13,6 @@ use varve_fs::fsck::Progress;
 use crate::control::Request;
 use crate::control::client;
 pub use crate::control::{CloneRequest, ViewRequest};
-use crate::holder;
 use crate::target::Target;
 
 /// Sends `request` for the store at `path`, or for the one that is mounted there; the answer is a JSON value.
@@ -41,7 +40,7 @@ fn ask_watching(
     request: ViewRequest,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Value> {
-    if !holder::is_served(&target.store)? {
+    if !target.is_served()? {
         return offline::answer(&target.store, &request, progress);
     }
     client::ask_watching(target, &Request::Views(request), progress)

@@ -42,13 +42,14 @@ use varve_vfs::{FsError, FsResult};
 
 pub(crate) use admission_gate::{Admitted, GateClosed, being_upgraded};
 
-use crate::control::ViewRequest;
+use crate::control::{Answers, ViewRequest};
 use crate::mount::{Attached, Choices, mount_again, mount_options, session_options};
 use crate::requests::operations;
 use crate::slots::Slots;
 use crate::transfer;
 use admission_gate::AdmissionGate;
-use transitions::Transitions;
+pub(crate) use transact::refused;
+pub(crate) use transitions::{TransitionKind, Transitions};
 use usage::TransactionUsage;
 
 /// Why a transaction did not end, or what is missing of its commit.
@@ -82,6 +83,11 @@ impl From<BeingEnded> for NotEnded {
     fn from(being: BeingEnded) -> NotEnded {
         NotEnded::ByAnother(being)
     }
+}
+
+/// The error for a view that another request ends.
+pub(crate) fn being_ended(name: &ViewName) -> Error {
+    BeingEnded(name.clone()).into()
 }
 
 impl From<BeingEnded> for Error {
@@ -447,6 +453,36 @@ impl ViewService {
         for dir in view.listed_in() {
             self.told(self.notifier.inode_changed(dir));
         }
+    }
+}
+
+impl Answers for ViewService {
+    fn enter(&self) -> Result<Option<Admitted>> {
+        ViewService::enter(self).map(Some)
+    }
+
+    fn admit(&self, is_change: bool) -> Result<()> {
+        ViewService::admit(self, is_change)
+    }
+
+    fn answer(
+        self: Arc<Self>,
+        request: &ViewRequest,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Value> {
+        ViewService::answer(&self, request, progress)
+    }
+
+    fn transfer(&self, request: &ViewRequest, client: &mut UnixStream) {
+        ViewService::transfer(self, request, client);
+    }
+
+    fn redesign(&self) -> Result<Value> {
+        ViewService::redesign(self)
+    }
+
+    fn leave(&self) -> Result<GateClosed> {
+        ViewService::leave(self)
     }
 }
 

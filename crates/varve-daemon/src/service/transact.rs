@@ -52,7 +52,7 @@ impl ViewService {
 }
 
 /// The error that a program gets for a refused commit.
-fn refused(error: CommitError) -> FsError {
+pub(crate) fn refused(error: CommitError) -> FsError {
     match error {
         CommitError::Conflict(told) => FsError::Conflict(told.join(", ")),
         CommitError::DeadlockVictim(_) => FsError::DeadlockVictim,

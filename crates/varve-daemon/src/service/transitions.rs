@@ -16,7 +16,7 @@ use varve_fs::ViewName;
 
 /// What happens to a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TransitionKind {
+pub(crate) enum TransitionKind {
     /// It is mounted.
     Attach,
     /// It is unmounted until a program looks it up again.
@@ -27,21 +27,21 @@ pub(super) enum TransitionKind {
 
 /// The transitions that are under way, by view.
 #[derive(Debug, Default)]
-pub(super) struct Transitions {
+pub(crate) struct Transitions {
     taken: Mutex<HashMap<ViewName, TransitionKind>>,
     changed: Condvar,
 }
 
 /// A transition that is under way, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Transition<'a> {
+pub(crate) struct Transition<'a> {
     transitions: &'a Transitions,
     name: ViewName,
 }
 
 impl Transitions {
     /// Begins to detach the view `name`; `None` if another transition of it is under way.
-    pub(super) fn try_detach(&self, name: &ViewName) -> Option<Transition<'_>> {
+    pub(crate) fn try_detach(&self, name: &ViewName) -> Option<Transition<'_>> {
         let mut taken = self.taken.lock();
         if taken.contains_key(name) {
             return None;
@@ -51,7 +51,7 @@ impl Transitions {
     }
 
     /// Begins a transition of the view `name`, after others that attach or detach it; `None` if the view ends.
-    pub(super) fn take(&self, name: &ViewName, kind: TransitionKind) -> Option<Transition<'_>> {
+    pub(crate) fn take(&self, name: &ViewName, kind: TransitionKind) -> Option<Transition<'_>> {
         let mut taken = self.taken.lock();
         loop {
             match taken.get(name) {

@@ -39,13 +39,21 @@ const CONTROLS: InodeId = SyntheticId::Controls.id();
 const DOTS_END: u64 = 2;
 
 /// Whether `id` stands for a place for a mount.
-pub(crate) fn is_place(id: InodeId) -> bool {
+pub fn is_place(id: InodeId) -> bool {
     matches!(SyntheticId::of(id), Some(SyntheticId::ViewPlace(..)))
 }
 
 /// Whether what is known of `id` may end at any moment.
-pub(crate) fn is_fleeting(id: InodeId) -> bool {
+pub fn is_fleeting(id: InodeId) -> bool {
     SyntheticId::of(id).is_some_and(SyntheticId::is_fleeting)
+}
+
+/// The transaction that attributes set on `id` end.
+pub fn controlled(id: InodeId) -> FsResult<u64> {
+    match SyntheticId::of(id) {
+        Some(SyntheticId::Control(transaction)) => Ok(transaction),
+        _ => Err(FsError::NotSupported("the end of a transaction by this file")),
+    }
 }
 
 /// The directory of all views of a kind.
@@ -112,7 +120,7 @@ impl VarveFs {
     }
 
     /// The view whose place is `id`, if there is one.
-    pub(crate) fn view_at(&self, id: InodeId) -> Option<ViewName> {
+    pub fn view_at(&self, id: InodeId) -> Option<ViewName> {
         let SyntheticId::ViewPlace(kind, epoch) = SyntheticId::of(id)? else { return None };
         let mut views = self.views_of(kind).ok()?.into_iter();
         views.find(|(known, _)| *known == epoch).map(|(_, name)| name)
@@ -120,14 +128,6 @@ impl VarveFs {
 
     fn control(&self, name: &[u8]) -> FsResult<SyntheticId> {
         Ok(SyntheticId::Control(self.transaction(text(name)?)?.epoch.get()))
-    }
-
-    /// The transaction that attributes set on `id` end.
-    pub(crate) fn do_controlled(&self, id: InodeId) -> FsResult<u64> {
-        match SyntheticId::of(id) {
-            Some(SyntheticId::Control(transaction)) => Ok(transaction),
-            _ => Err(FsError::NotSupported("the end of a transaction by this file")),
-        }
     }
 
     /// The inode with a synthetic id, if what it stands for is there.

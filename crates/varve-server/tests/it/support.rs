@@ -48,7 +48,7 @@ impl Served {
         let fs = VarveFs::open(Arc::clone(machine), Path::new(STORE), MountOptions::default());
         let fs = Arc::new(fs.unwrap());
         let vfs: Arc<dyn Vfs> = Arc::<VarveFs>::clone(&fs);
-        let server = Server::start(vfs, listener, options).unwrap();
+        let server = Server::start(vfs, None, listener, options).unwrap();
         Served { fs, server }
     }
 

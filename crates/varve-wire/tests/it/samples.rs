@@ -145,5 +145,7 @@ pub(crate) fn requests() -> Vec<Request<'static>> {
         Request::SetLimits { node, bytes: Some(1 << 30), inodes: None },
         Request::Quotas { node, below: true },
         Request::Status,
+        Request::Ask { question: 300 },
+        Request::AskRest { question: 300, offset: 1 << 20 },
     ]
 }

@@ -1,0 +1,254 @@
+//! Views of a store that is served: what clients ask about snapshots, transactions and clones, and the file systems of
+//! the views that they mount.
+//!
+//! The daemon of a client's mount sends a [`Question`] and mounts the view within its own mount (`mount::client_views`). The
+//! answer is a [`Report`], or an id or a [`Failure`] where a program asked by ioctl.
+//!
+//! Invariants: a view has one file system here, however many clients use it. While a transaction is being ended nobody
+//! opens it.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use varve::{Error, Result, exit_status, snapshots, transaction_options, transactions};
+use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
+use varve_server::{Asked, Host, View};
+use varve_types::InodeId;
+use varve_vfs::{FsError, FsResult, Transact};
+use varve_wire::Failure;
+
+use crate::control::{Question, Report, ViewRequest};
+use crate::requests::operations;
+use crate::service::{TransitionKind, Transitions, being_ended, refused};
+use crate::transfer;
+
+/// The views of a store.
+pub(crate) struct ServedViews {
+    fs: Arc<VarveFs>,
+    open: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
+    transitions: Transitions,
+}
+
+fn path_of(name: &ViewName) -> Vec<u8> {
+    name.path().into_os_string().into_encoded_bytes()
+}
+
+fn view_at(path: &[u8]) -> Option<ViewName> {
+    ViewName::at(Path::new(std::str::from_utf8(path).ok()?))
+}
+
+impl ServedViews {
+    pub(crate) fn new(fs: Arc<VarveFs>) -> ServedViews {
+        ServedViews { fs, open: Mutex::default(), transitions: Transitions::default() }
+    }
+
+    fn opened(&self, name: &ViewName) -> FsResult<View> {
+        let _transition =
+            self.transitions.take(name, TransitionKind::Attach).ok_or(FsError::Stale)?;
+        let root = match name.kind {
+            ViewKind::Transaction => self.fs.transaction(&name.name)?.root,
+            ViewKind::Snapshot => InodeId::ROOT,
+        };
+        let fs = Arc::new(self.fs.open_view(name)?);
+        self.open.lock().insert(name.clone(), Arc::clone(&fs));
+        Ok(View { vfs: fs, root, read_only: name.kind == ViewKind::Snapshot })
+    }
+
+    /// Does `work`, which ends the view `name` if it succeeds. Meanwhile nobody opens it.
+    fn ending<T>(
+        &self,
+        name: &ViewName,
+        work: impl FnOnce() -> std::result::Result<T, CommitError>,
+    ) -> std::result::Result<T, CommitError> {
+        match self.transitions.take(name, TransitionKind::End) {
+            Some(_transition) => work(),
+            None => Err(CommitError::Failed(FsError::TryAgain)),
+        }
+    }
+
+    fn commit(&self, name: &ViewName, asked: &Asked<'_>) -> std::result::Result<(), CommitError> {
+        self.ending(name, || {
+            self.fs.check_view(name)?;
+            let open = self.open.lock().get(name).cloned();
+            let done = operations::commit(&self.fs, &name.name, open.as_deref(), None);
+            drop(open);
+            if let Some(committed) = done.as_ref().map_or_else(CommitError::committed, Some) {
+                changed(asked, committed);
+                asked.ends(&path_of(name));
+            }
+            done.map(drop)
+        })
+    }
+
+    fn abort(&self, name: &ViewName, asked: &Asked<'_>) -> std::result::Result<(), CommitError> {
+        self.ending(name, || {
+            self.fs.check_view(name)?;
+            asked.ends(&path_of(name));
+            transactions::abort(&self.fs, &name.name)
+                .map_err(|error| FsError::Storage(error.to_string()).into())
+        })
+    }
+
+    fn delete_snapshot(&self, name: &str, asked: &Asked<'_>) -> Result<()> {
+        let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
+        let Some(_transition) = self.transitions.take(&view, TransitionKind::End) else {
+            return Err(being_ended(&view));
+        };
+        self.fs.check_view(&view).map_err(|error| snapshots::not_found(name, error))?;
+        asked.ends(&path_of(&view));
+        snapshots::delete(&self.fs, name)
+    }
+
+    /// Does a request of the command line.
+    fn answered(&self, request: &ViewRequest, asked: &Asked<'_>) -> Result<Value> {
+        let fs = &self.fs;
+        match request {
+            ViewRequest::CreateSnapshot { name } => {
+                snapshots::create(fs, name).map(|_| json!({ "name": name, "path": null }))
+            }
+            ViewRequest::DeleteSnapshot { name } => {
+                self.delete_snapshot(name, asked).map(|()| Value::Null)
+            }
+            ViewRequest::ListSnapshots => operations::list_snapshots(fs, None),
+            ViewRequest::DiffSnapshots { from, to } => {
+                operations::diff_snapshots(fs, from, to.as_deref())
+            }
+            ViewRequest::Rollback { name, dry_run: true, .. } => {
+                operations::rollback_diff(fs, name)
+            }
+            ViewRequest::Rollback { name, dry_run: false, .. } => {
+                operations::roll_back(fs, name, &mut |_| (), |committed| {
+                    changed(asked, committed)
+                })?;
+                Ok(Value::Null)
+            }
+            ViewRequest::Receipt => transfer::token(fs),
+            ViewRequest::DiscardReceipt => transfer::discard(fs),
+            ViewRequest::Send(_) | ViewRequest::Receive => Err(Error::failed(
+                "a mount of a server sends and receives no snapshots",
+            )
+            .hint("run `varve snapshot send` or `receive` on the machine that has the store")),
+            ViewRequest::Begin { options, .. } if options.idle_abort_s.is_some() => {
+                Err(Error::failed("a server does not know which transactions programs use")
+                    .hint("begin it without --idle-abort, and end it yourself"))
+            }
+            ViewRequest::Begin { root, options } => {
+                let name = transactions::begin(fs, InodeId::new(*root), options)?;
+                Ok(json!({ "id": name.name, "path": null }))
+            }
+            ViewRequest::Commit { id } => self
+                .commit(&ViewName::transaction(id), asked)
+                .map(|()| Value::Null)
+                .map_err(|error| match error {
+                    CommitError::Failed(FsError::TryAgain) => {
+                        being_ended(&ViewName::transaction(id)).with_status(exit_status::CONFLICT)
+                    }
+                    error => transactions::not_committed(fs, id, error),
+                }),
+            ViewRequest::Abort { id } => self
+                .abort(&ViewName::transaction(id), asked)
+                .map(|()| Value::Null)
+                .map_err(|error| match error {
+                    CommitError::Failed(FsError::TryAgain) => {
+                        being_ended(&ViewName::transaction(id))
+                    }
+                    CommitError::Failed(error) => transactions::not_found(id, error),
+                    error => transactions::not_committed(fs, id, error),
+                }),
+            ViewRequest::ListTransactions => operations::list_transactions(fs, None)
+                .map(|listed| listed.into_iter().map(|(_, told)| told).collect()),
+            ViewRequest::Diff { id } => operations::diff(fs, id),
+            ViewRequest::Status { id } => operations::status(fs, id, None).map(|(_, told)| told),
+            ViewRequest::Clone(request) => {
+                let ino = operations::clone(fs, request)?;
+                let into = InodeId::new(request.into);
+                asked.changed([into], [(into, request.to.clone())]);
+                Ok(json!({ "inode": ino.get() }))
+            }
+        }
+    }
+
+    /// Does what a program on a client's mount asks.
+    fn transact(&self, what: Transact, asked: &Asked<'_>) -> FsResult<u64> {
+        let name = |id: u64| ViewName::transaction(id.to_string());
+        match what {
+            Transact::Begin { dir, how } => {
+                let options = transaction_options::parse(&how);
+                let options =
+                    options.ok_or(FsError::Invalid("a transaction has no such option"))?;
+                if options.idle_abort_s.is_some() {
+                    return Err(FsError::NotSupported(
+                        "the end of unused transactions by a server",
+                    ));
+                }
+                let name = self.fs.begin_transaction(dir, &options)?;
+                name.name.parse().map_err(|_| FsError::Stale)
+            }
+            Transact::Commit(id) => self.commit(&name(id), asked).map(|()| id).map_err(refused),
+            Transact::Abort(id) => self.abort(&name(id), asked).map(|()| id).map_err(refused),
+        }
+    }
+
+    fn answer(
+        &self,
+        question: Question,
+        read_only: bool,
+        asked: &Asked<'_>,
+    ) -> serde_json::Result<Vec<u8>> {
+        let what = match question {
+            Question::Views(request) => {
+                let done = match read_only && request.is_change() {
+                    true => Err(FsError::ReadOnly.into()),
+                    false => self.answered(&request, asked),
+                };
+                let report = done.map_or_else(|error| Report::of(&error), Report::Done);
+                return Ok(report.line().into_bytes());
+            }
+            Question::ViewAt(ino) => {
+                let name = self.fs.view_at(InodeId::new(ino)).ok_or(FsError::Stale);
+                let path = name.map(|name| name.path()).map_err(|error| Failure::from(&error));
+                return serde_json::to_vec(&path);
+            }
+            Question::Begin(dir, how) => Transact::Begin { dir: InodeId::new(dir), how },
+            Question::Commit(id) => Transact::Commit(id),
+            Question::Abort(id) => Transact::Abort(id),
+        };
+        let done = match read_only {
+            true => Err(FsError::ReadOnly),
+            false => self.transact(what, asked),
+        };
+        serde_json::to_vec(&done.map_err(|error| Failure::from(&error)))
+    }
+}
+
+/// Tells clients what a commit has changed.
+fn changed(asked: &Asked<'_>, committed: &Committed) {
+    let names = committed.names.iter().map(|(dir, name)| (*dir, name.to_vec()));
+    asked.changed(committed.inodes.iter().copied(), names);
+}
+
+impl Host for ServedViews {
+    fn open(&self, path: &[u8]) -> Option<FsResult<View>> {
+        Some(self.opened(&view_at(path)?))
+    }
+
+    fn close(&self, path: &[u8]) {
+        let gone = view_at(path).and_then(|name| self.open.lock().remove(&name));
+        if let Some(Err(error)) = gone.map(|fs| fs.close()) {
+            log::warn!("{}: {error}", String::from_utf8_lossy(path));
+        }
+    }
+
+    fn ask(&self, request: &[u8], read_only: bool, asked: &Asked<'_>) -> Vec<u8> {
+        let answered = serde_json::from_slice(request)
+            .and_then(|question| self.answer(question, read_only, asked));
+        answered.unwrap_or_else(|error| {
+            let error = Error::failed(format!("the server cannot read the request: {error}"))
+                .hint("use programs of one version on both machines");
+            Report::of(&error).line().into_bytes()
+        })
+    }
+}
