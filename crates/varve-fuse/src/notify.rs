@@ -45,7 +45,7 @@ impl Notifier {
     }
 
     /// Tells the kernel that the attributes of `ino` may have changed, but not its bytes.
-    pub(crate) fn attributes_changed(&self, ino: InodeId) -> io::Result<()> {
+    pub fn attributes_changed(&self, ino: InodeId) -> io::Result<()> {
         self.invalidate(ino, -1)
     }
 

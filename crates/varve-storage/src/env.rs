@@ -1,9 +1,11 @@
 //! The machine with the files of one directory on shared storage: [`RemoteEnv`].
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -37,6 +39,26 @@ pub struct RemoteEnv {
     anchor: PathBuf,
     store: Arc<Store>,
     upkeep: Option<Upkeep>,
+    locks: Arc<Locks>,
+    /// It is a later state of one that is open, and shares its locks.
+    is_later: bool,
+}
+
+/// The locks of all states of a store that this process reads, by name.
+type Locks = Mutex<HashMap<String, Weak<dyn FileLock>>>;
+
+/// A lock that several states of a store hold.
+#[derive(Clone, Debug)]
+pub struct SharedLock(pub Arc<dyn FileLock>);
+
+impl FileLock for SharedLock {
+    fn write_note(&self, note: &[u8]) -> io::Result<()> {
+        self.0.write_note(note)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.fd()
+    }
 }
 
 /// The thread that runs [`keep_up`].
@@ -81,7 +103,32 @@ impl RemoteEnv {
         remote: Remote,
     ) -> io::Result<Arc<RemoteEnv>> {
         let store = Store::read(Arc::clone(&machine), remote)?;
-        Ok(Arc::new(RemoteEnv { machine, anchor: anchor.to_path_buf(), store, upkeep: None }))
+        let (locks, is_later) = (Arc::default(), false);
+        let anchor = anchor.to_path_buf();
+        Ok(Arc::new(RemoteEnv { machine, anchor, store, upkeep: None, locks, is_later }))
+    }
+
+    /// The newest state of the same store once more, to read. Both share their cache, their counts and their locks.
+    pub fn read_again(&self) -> io::Result<Arc<RemoteEnv>> {
+        let (machine, anchor) = (Arc::clone(&self.machine), self.anchor.clone());
+        let (store, locks) = (self.store.read_again()?, Arc::clone(&self.locks));
+        Ok(Arc::new(RemoteEnv { machine, anchor, store, upkeep: None, locks, is_later: true }))
+    }
+
+    /// Whether the owner has changed the store since this state was read, by one request. REQUIRES: this was the newest state
+    /// less than [`RemoteEnv::reader_age`] ago; after that the owner may have removed what says so.
+    pub fn is_behind(&self) -> io::Result<bool> {
+        self.store.is_behind()
+    }
+
+    /// The place in the journal of the newest record of this state.
+    pub fn seq(&self) -> u64 {
+        self.store.live.lock().seq
+    }
+
+    /// How long a state can be read after it was the newest one: owners remove nothing of it earlier.
+    pub fn reader_age(&self) -> Duration {
+        self.store.options.reader_age
     }
 
     /// Becomes the owner of a store. Fails with `ResourceBusy` if another process owns it; its message says which, and for how long.
@@ -103,7 +150,9 @@ impl RemoteEnv {
             let handle = machine.spawn("varve-storage", body)?;
             Some(Upkeep { stop, thread: Mutex::new(Some(handle)) })
         };
-        Ok(Arc::new(RemoteEnv { machine, anchor: anchor.to_path_buf(), store, upkeep }))
+        let (locks, is_later) = (Arc::default(), false);
+        let anchor = anchor.to_path_buf();
+        Ok(Arc::new(RemoteEnv { machine, anchor, store, upkeep, locks, is_later }))
     }
 
     /// Makes everything durable, and gives the store up. Later changes fail.
@@ -138,6 +187,18 @@ impl RemoteEnv {
     /// The address of the store.
     pub fn address(&self) -> String {
         self.store.requests.address()
+    }
+
+    fn lock_store(&self, name: String) -> io::Result<Option<Box<dyn FileLock>>> {
+        let mut locks = self.locks.lock();
+        let held = locks.get(&name).filter(|_| self.is_later).and_then(Weak::upgrade);
+        if let Some(held) = held {
+            return Ok(Some(Box::new(SharedLock(held))));
+        }
+        let Some(lock) = self.machine.lock(&self.anchor.join(&name))? else { return Ok(None) };
+        let lock: Arc<dyn FileLock> = Arc::from(lock);
+        locks.insert(name, Arc::downgrade(&lock));
+        Ok(Some(Box::new(SharedLock(lock))))
     }
 
     fn at(&self, path: &Path) -> io::Result<At> {
@@ -317,7 +378,7 @@ impl Env for RemoteEnv {
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn FileLock>>> {
         match self.at(path)? {
-            At::Store(name) => self.machine.lock(&self.anchor.join(name.replace('/', "-"))),
+            At::Store(name) => self.lock_store(name.replace('/', "-")),
             At::Machine => self.machine.lock(path),
         }
     }

@@ -43,7 +43,7 @@ mod uri;
 
 pub use cache::CacheCounts;
 pub use collect::{Collected, Unneeded};
-pub use env::{RemoteEnv, format};
+pub use env::{RemoteEnv, SharedLock, format};
 pub use memory::{Fate, MemoryObjects, Request};
 pub use objects::{Created, LIST_MAX, ObjectInfo, Objects, Retry, is_transient, transient};
 pub use options::{CacheOptions, Remote, StoreOptions};

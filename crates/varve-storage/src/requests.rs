@@ -126,6 +126,16 @@ impl Requests {
         Ok(bytes)
     }
 
+    /// Whether there is an object `name`, by one request, which is not made again if it fails.
+    pub(crate) fn exists(&self, name: &str) -> io::Result<bool> {
+        add(&self.counters.reads, 1);
+        match self.timed(|| self.objects.read(name, Some(0..1))) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>) -> io::Result<Vec<ObjectInfo>> {
         self.again("list", prefix, || {
             add(&self.counters.lists, 1);

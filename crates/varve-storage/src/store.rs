@@ -87,7 +87,7 @@ impl StorageCounts {
 pub(crate) struct Store {
     pub(crate) machine: Arc<dyn Env>,
     pub(crate) requests: Arc<Requests>,
-    pub(crate) cache: BlockCache,
+    pub(crate) cache: Arc<BlockCache>,
     pub(crate) options: StoreOptions,
     pub(crate) writer: Option<Writer>,
     pub(crate) live: Mutex<Live>,
@@ -191,6 +191,7 @@ impl Store {
         let (memory_bytes, disk) = (remote.options.memory_bytes, remote.cache.as_ref());
         let cache =
             BlockCache::open(&machine, Arc::clone(&requests), live.store, memory_bytes, disk)?;
+        let cache = Arc::new(cache);
         let (options, live, counts) = (remote.options, Mutex::new(live), Mutex::default());
         Ok(Arc::new(Store { machine, requests, cache, options, writer, live, counts }))
     }
@@ -200,6 +201,32 @@ impl Store {
         let requests = Arc::new(Requests::new(&machine, &remote));
         let loaded = Loaded::read(&requests)?.ok_or_else(|| Store::none(&requests))?;
         Store::with(machine, requests, remote, loaded.live, None)
+    }
+
+    /// The newest state once more, to read, with the cache and the counts of this one.
+    pub(crate) fn read_again(&self) -> io::Result<Arc<Store>> {
+        let requests = Arc::clone(&self.requests);
+        let loaded = Loaded::read(&requests)?.ok_or_else(|| Store::none(&requests))?;
+        if loaded.live.store != self.cache.store() {
+            let text = format!("another store is at {} now", requests.address());
+            return Err(io::Error::other(text));
+        }
+        Ok(Arc::new(Store {
+            machine: Arc::clone(&self.machine),
+            requests,
+            cache: Arc::clone(&self.cache),
+            options: self.options.clone(),
+            writer: None,
+            live: Mutex::new(loaded.live),
+            counts: Mutex::default(),
+        }))
+    }
+
+    /// Whether there is a record behind the state that was read. One request. False too when the record was there and is
+    /// removed by now, which is so at the earliest when the state has been old for the age of the oldest reader.
+    pub(crate) fn is_behind(&self) -> io::Result<bool> {
+        let next = journal_name(self.live.lock().seq + 1);
+        self.requests.exists(&next)
     }
 
     /// The owner's state; `ReadOnlyFilesystem` for a reader.
@@ -414,7 +441,12 @@ impl Store {
             self.met(writer, seq, &self.requests.read(&name, None)?)?;
         }
         writer.sure_at.fetch_max(asked_at, Ordering::Relaxed);
-        self.live.lock().unsent = None;
+        let mut live = self.live.lock();
+        live.unsent = None;
+        // Readers had the state before until now, however long ago the record was made.
+        let now = self.machine.now().secs();
+        live.tree.left_later(seq, now);
+        drop(live);
         self.counts.lock().records += 1;
         Ok(())
     }

@@ -355,6 +355,12 @@ impl Tree {
         self.garbage.push(Garbage { seq: self.seq, at: self.at, what });
     }
 
+    /// Notes that what record `seq` and later ones leave behind is needed until `at`, when that record came into its place.
+    pub(crate) fn left_later(&mut self, seq: u64, at: i64) {
+        let of_it = self.garbage.iter_mut().rev().take_while(|garbage| garbage.seq >= seq);
+        of_it.for_each(|garbage| garbage.at = garbage.at.max(at));
+    }
+
     /// Makes tables of the directories that changed, and objects of the bytes that only the journal has. Returns the
     /// table of the root.
     pub(crate) fn save(

@@ -47,6 +47,7 @@ pub mod anchor;
 pub mod check;
 pub mod dump;
 mod error;
+pub mod follower;
 pub mod gc;
 mod machine;
 pub mod size;

@@ -74,6 +74,16 @@ impl Machine {
         &self.local
     }
 
+    /// The storage of a store that this process reads and others change; `None` for a local store and for the owner.
+    pub(crate) fn followed(&self) -> Option<Arc<RemoteEnv>> {
+        self.remote.clone().filter(|_| self.shadow.is_some())
+    }
+
+    /// The machine itself, without the files of a store.
+    pub(crate) fn alone(&self) -> Machine {
+        Machine { local: Arc::clone(&self.local), remote: None, shadow: None }
+    }
+
     /// What was asked of shared storage; `None` for a local store.
     pub(crate) fn storage_counts(&self) -> Option<StorageCounts> {
         self.remote.as_ref().map(|remote| remote.counts())

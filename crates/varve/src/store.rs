@@ -16,9 +16,10 @@ use varve_fs::superblock::{COPY_NAME, SUPERBLOCK_NAME, engine_dir, lock_path};
 use varve_fs::{Dictionaries, FormatOptions, HandedOver, MountOptions, Superblock, VarveFs};
 use varve_vfs::Vfs;
 
-use varve_storage::StorageCounts;
+use varve_storage::{RemoteEnv, SharedLock, StorageCounts};
 
 use crate::anchor;
+use crate::follower::{self, Follower, Front};
 use crate::machine::{self, Machine};
 use crate::{Error, Result};
 
@@ -31,11 +32,20 @@ const RELEASE_POLL: Duration = Duration::from_millis(10);
 /// An open store.
 #[derive(Debug)]
 pub struct FileSystem {
-    fs: Arc<VarveFs>,
+    shown: Shown,
     machine: Machine,
     dir: PathBuf,
     /// The file systems of transactions that are in use, by id: two for one transaction would not know of each other's changes.
     pub(crate) transactions: Mutex<BTreeMap<String, Weak<VarveFs>>>,
+}
+
+/// What an open store shows.
+#[derive(Clone, Debug)]
+enum Shown {
+    /// Its present state, which this process may change, or the state that it had when it was opened.
+    One(Arc<VarveFs>),
+    /// The states that another machine makes, one after the other.
+    Followed(Arc<Follower>),
 }
 
 /// A store that is locked and can be opened, also if its path has changed.
@@ -43,6 +53,7 @@ pub struct LockedStore {
     env: Arc<OsEnv>,
     lock: Box<dyn FileLock>,
     take_over: bool,
+    follows: bool,
 }
 
 impl LockedStore {
@@ -50,6 +61,13 @@ impl LockedStore {
     #[must_use]
     pub fn taking_over(self, take_over: bool) -> LockedStore {
         LockedStore { take_over, ..self }
+    }
+
+    /// Opens a store on shared storage, to read, so that it can follow its owner ([`FileSystem::follow`]). Its snapshots and transactions
+    /// are no directories then, and it cannot be handed over.
+    #[must_use]
+    pub fn following(self, follows: bool) -> LockedStore {
+        LockedStore { follows, ..self }
     }
 }
 
@@ -69,23 +87,61 @@ impl FileSystem {
         let env = OsEnv::new();
         superblock(dir)?;
         let lock = unless_locked(|| VarveFs::lock(&*env, dir))?;
-        Ok(LockedStore { env, lock, take_over: false })
+        Ok(LockedStore { env, lock, take_over: false, follows: false })
     }
 
     /// Opens the store in `dir`, which the caller has locked.
     pub fn open_locked(
         dir: &Path,
         options: &MountOptions,
-        LockedStore { env, lock, take_over }: LockedStore,
+        LockedStore { env, lock, take_over, follows }: LockedStore,
     ) -> Result<FileSystem> {
         let machine = if options.read_only {
             Machine::to_read(dir)?
         } else {
             Machine::to_write(env, dir, take_over)?
         };
+        if follows && let Some(remote) = machine.followed() {
+            return FileSystem::open_followed(dir, options, &machine, remote, lock);
+        }
         let opened = VarveFs::open_locked(machine.env(), dir, options.clone(), lock);
         let fs = opened.inspect_err(|_| drop(machine.close()))?;
         Ok(FileSystem::new(fs, machine, dir))
+    }
+
+    /// Opens the state of `remote`, and later ones when [`FileSystem::follow`] is called.
+    fn open_followed(
+        dir: &Path,
+        options: &MountOptions,
+        machine: &Machine,
+        remote: Arc<RemoteEnv>,
+        lock: Box<dyn FileLock>,
+    ) -> Result<FileSystem> {
+        let options = MountOptions {
+            memory_budget_bytes: options.memory_budget_bytes / follower::STATES_MAX,
+            ..options.clone()
+        };
+        let lock = SharedLock(Arc::from(lock));
+        let path = dir.to_path_buf();
+        let open = move |env| {
+            let lock = Box::new(lock.clone());
+            Ok(VarveFs::open_locked(env, &path, options.clone(), lock)?)
+        };
+        let follower = Follower::new(remote, Box::new(open))?;
+        let (shown, dir) = (Shown::Followed(Arc::new(follower)), dir.to_path_buf());
+        Ok(FileSystem { shown, machine: machine.alone(), dir, transactions: Mutex::default() })
+    }
+
+    /// Looks each `interval` whether the owner has changed the store, and moves on then; `front` is told what to forget. Does nothing for a
+    /// store that was not opened to follow ([`LockedStore::following`]).
+    pub fn follow(&self, front: Arc<dyn Front>, interval: Duration) -> Result<()> {
+        let Shown::Followed(follower) = &self.shown else { return Ok(()) };
+        follower.start(front, interval).map_err(|error| Error::machine("start a thread", error))
+    }
+
+    /// Whether it moves on as its owner changes the store.
+    pub fn is_followed(&self) -> bool {
+        matches!(self.shown, Shown::Followed(_))
     }
 
     /// Opens the store in `dir` with the state that [`FileSystem::hand_over`] returned in this process or another.
@@ -100,13 +156,16 @@ impl FileSystem {
     }
 
     fn new(fs: VarveFs, machine: Machine, dir: &Path) -> FileSystem {
-        let (fs, dir) = (Arc::new(fs), dir.to_path_buf());
-        FileSystem { fs, machine, dir, transactions: Mutex::default() }
+        let (shown, dir) = (Shown::One(Arc::new(fs)), dir.to_path_buf());
+        FileSystem { shown, machine, dir, transactions: Mutex::default() }
     }
 
     /// What was asked of shared storage since the store was opened; `None` for a local store.
     pub fn storage_counts(&self) -> Option<StorageCounts> {
-        self.machine.storage_counts()
+        match &self.shown {
+            Shown::One(_) => self.machine.storage_counts(),
+            Shown::Followed(follower) => Some(follower.remote().counts()),
+        }
     }
 
     /// The directory of the store, also if its path has changed.
@@ -120,35 +179,73 @@ impl FileSystem {
     /// Gives an inode that the store holds back to its device, for a name that the caller makes in [`FileSystem::directory`] where the
     /// device has no other inode. False if there is none to give.
     pub fn lend_inode(&self) -> bool {
-        self.fs.lend_inode()
+        self.inner().lend_inode()
     }
 
-    /// Closes the store and keeps it locked, for [`FileSystem::resume`]. REQUIRES: it was synced, and no call is under way.
+    /// Fails if the store cannot be handed over.
+    pub fn check_hand_over(&self) -> Result<()> {
+        match self.shown {
+            Shown::One(_) => Ok(()),
+            Shown::Followed(_) => {
+                Err(Error::failed("a mount that follows its owner cannot be handed over")
+                    .hint("unmount it, and mount it again with the new program"))
+            }
+        }
+    }
+
+    /// Closes the store and keeps it locked, for [`FileSystem::resume`]. REQUIRES: it was synced, no call is under way, and
+    /// [`FileSystem::check_hand_over`] has succeeded.
     pub fn hand_over(self) -> Result<HandedOver> {
-        let handed_over = self.fs.hand_over()?;
+        self.check_hand_over()?;
+        let handed_over = self.inner().hand_over()?;
         self.machine.close()?;
         Ok(handed_over)
     }
 
-    /// The file system, with its calls beyond those of [`Vfs`].
+    /// The file system, with its calls beyond those of [`Vfs`]. Of a store that is followed, its present state.
     pub fn inner(&self) -> Arc<VarveFs> {
-        Arc::clone(&self.fs)
+        self.present().get()
+    }
+
+    /// The file system that is the present one when it is asked for.
+    pub fn present(&self) -> Present {
+        Present(self.shown.clone())
     }
 
     /// The file system, to call or to serve.
     pub fn vfs(&self) -> Arc<dyn Vfs> {
-        Arc::<VarveFs>::clone(&self.fs)
+        match &self.shown {
+            Shown::One(fs) => Arc::<VarveFs>::clone(fs),
+            Shown::Followed(follower) => Arc::<Follower>::clone(follower),
+        }
     }
 
     /// The dictionaries.
-    pub fn dictionaries(&self) -> &Arc<Dictionaries> {
-        self.fs.dictionaries()
+    pub fn dictionaries(&self) -> Arc<Dictionaries> {
+        Arc::clone(self.inner().dictionaries())
     }
 
     /// Makes everything durable and releases the store. Later calls of its [`Vfs`] fail.
     pub fn close(self) -> Result<()> {
-        let closed = self.fs.close();
-        self.machine.close().and(Ok(closed?))
+        let closed = match &self.shown {
+            Shown::One(fs) => fs.close().map_err(Error::from),
+            Shown::Followed(follower) => follower.close(),
+        };
+        self.machine.close().and(closed)
+    }
+}
+
+/// The present state of an open store.
+#[derive(Clone, Debug)]
+pub struct Present(Shown);
+
+impl Present {
+    /// The file system. A store that is followed keeps this state open for as long as somebody has it.
+    pub fn get(&self) -> Arc<VarveFs> {
+        match &self.0 {
+            Shown::One(fs) => Arc::clone(fs),
+            Shown::Followed(follower) => follower.fs(),
+        }
     }
 }
 

@@ -37,6 +37,7 @@ Mount options; of two opposites the last counts:
   takeover                    fence off a process of another machine that has the store open; only for stores on shared storage
   hard, soft                  of a server: have programs wait for as long as it does not answer, or get EIO after timeo [default: hard]
   timeo=SECONDS               of a server, with soft: how long a call waits for its answer [default: 60]
+  follow_every=SECONDS        with ro: look so often for what another machine has changed on shared storage; 0: stay at one state [default: 5]
   private, noprivate          mount for the daemon and its children alone if no other way is allowed, or fail
   defaults, auto, noauto, nofail, user, users, owner, group, _netdev, x-*
                               as in fstab(5)";
@@ -62,6 +63,9 @@ pub(crate) struct Arguments {
     /// Fence off a process of another machine that has the store on shared storage open; its programs get EIO from then on
     #[arg(long)]
     take_over: bool,
+    /// With `-o ro`, look so often for what another machine has changed on shared storage; 0: stay at one state [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    follow_every: Option<String>,
     #[command(flatten)]
     storage: StorageOptions,
     /// Print how it was mounted, and write more messages to the log
@@ -89,6 +93,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if arguments.take_over {
         options.push_str(",takeover");
+    }
+    if let Some(seconds) = &arguments.follow_every {
+        options.push_str(&format!(",follow_every={seconds}"));
     }
     if !arguments.successor && !arguments.daemon {
         arguments.storage.apply(&arguments.store)?;

@@ -49,6 +49,15 @@ impl Shared {
         shared
     }
 
+    /// With its owner, and a machine whose mount follows it.
+    fn followed() -> Option<(Shared, Machine, Machine)> {
+        let shared = Shared::formatted()?;
+        let (first, second) = (shared.machine("first"), shared.machine("second"));
+        first.mount();
+        run(&mut second.mount_with(&["-o", "ro", "--follow-every", "0.2"]));
+        Some((shared, first, second))
+    }
+
     fn machine(&self, name: &str) -> Machine {
         let dir = self.dir.path().join(name);
         fs::create_dir_all(dir.join("mnt")).unwrap();
@@ -94,6 +103,10 @@ impl Machine {
         let file = fs::File::create(self.path(name))?;
         file.write_all_at(bytes, 0)?;
         file.sync_all()
+    }
+
+    fn reads(&self, name: &str, bytes: &[u8]) -> bool {
+        fs::read(self.path(name)).unwrap() == bytes
     }
 
     fn fsck(&self) {
@@ -263,6 +276,94 @@ fn an_owner_elsewhere_is_named_and_can_be_fenced_off() {
     assert_eq!(fs::read(second.path("synced")).unwrap(), b"more");
     assert_eq!(fs::read(second.path("of-second")).unwrap(), b"2");
     assert!(!second.path("of-first").exists());
+}
+
+#[test]
+fn a_mount_to_read_follows_the_owner() {
+    let Some((_shared, first, second)) = Shared::followed() else { return };
+    let large = bytes(5, 3 << 20);
+    first.write("changed", b"old").unwrap();
+    first.write("removed", b"there").unwrap();
+    first.write("large", &large).unwrap();
+    fs::create_dir(first.path("dir")).unwrap();
+    first.write("dir/within", b"1").unwrap();
+    eventually("it has them", || second.path("dir/within").exists());
+    let open: Vec<fs::File> = ["changed", "removed", "large"]
+        .map(|name| fs::File::open(second.path(name)).unwrap())
+        .into();
+    let dir = fs::File::open(second.path("dir")).unwrap();
+    fs::remove_file(first.path("removed")).unwrap();
+    fs::rename(first.path("dir"), first.path("moved")).unwrap();
+    let in_place = fs::File::options().write(true).open(first.path("large")).unwrap();
+    in_place.write_all_at(b"XYZ", 1 << 20).unwrap();
+    in_place.sync_all().unwrap();
+    first.write("changed", b"newer").unwrap();
+    first.write("moved/more", b"2").unwrap();
+    eventually("it moves on", || second.path("moved/more").exists());
+    assert!(!second.path("removed").exists() && !second.path("dir").exists());
+    let names = |dir: PathBuf| {
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|item| item.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(second.path("")), ["changed", "large", "moved"]);
+    assert_eq!(names(second.path("moved")), ["more", "within"]);
+    // Programs in the directory are still there.
+    let more =
+        rustix::fs::openat(&dir, "more", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+    assert_eq!(std::io::read_to_string(fs::File::from(more.unwrap())).unwrap(), "2");
+    drop(dir);
+    // Open files are as they were.
+    for (mut file, before) in open.into_iter().zip([&b"old"[..], b"there", &large]) {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+        assert!(bytes == before, "{} bytes", bytes.len());
+    }
+    let mut changed = large;
+    changed[1 << 20..][..3].copy_from_slice(b"XYZ");
+    eventually("files are closed", || {
+        second.reads("changed", b"newer") && second.reads("large", &changed)
+    });
+}
+
+#[test]
+fn a_mount_to_read_goes_on_with_the_next_owner_and_after_an_outage() {
+    let Some((shared, first, second)) = Shared::followed() else { return };
+    first.write("changed", b"by the first").unwrap();
+    eventually("it follows", || second.path("changed").exists());
+    let said = fails(second.varve().arg("upgrade").arg(second.path("")), 1);
+    assert!(said.contains("follows its owner"), "{said}");
+    // The owner dies, and another machine goes on.
+    kill_process(first.daemon(), Signal::KILL).unwrap();
+    let third = shared.machine("third");
+    run(&mut third.mount_with(&["--take-over"]));
+    third.write("changed", b"by the next").unwrap();
+    eventually("it follows the next owner", || second.reads("changed", b"by the next"));
+    // The storage is away for a while.
+    let (storage, aside) = (shared.dir.path().join("storage"), shared.dir.path().join("aside"));
+    third.unmount();
+    fs::rename(&storage, &aside).unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(second.reads("changed", b"by the next"));
+    fs::rename(&aside, &storage).unwrap();
+    third.mount();
+    third.write("changed", b"again").unwrap();
+    eventually("it goes on", || second.reads("changed", b"again"));
+}
+
+#[test]
+fn a_mount_to_read_can_stay_at_one_state() {
+    let Some((_shared, first, second)) = Shared::followed() else { return };
+    first.write("changed", b"before").unwrap();
+    second.unmount();
+    run(&mut second.mount_with(&["-o", "ro,follow_every=0"]));
+    first.write("changed", b"unseen").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(second.reads("changed", b"before"));
+    second.unmount();
+    let said = fails(&mut second.mount_with(&["--follow-every", "1"]), 2);
+    assert!(said.contains("`ro`"), "{said}");
 }
 
 #[test]

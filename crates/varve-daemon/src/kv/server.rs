@@ -213,7 +213,7 @@ fn respond(current: &Current, transaction: u64, request: &Request) -> Response {
     };
     match served.admit(request.is_change()) {
         Err(error) => read_only(&error),
-        Ok(()) => answer(&served.fs, transaction, request),
+        Ok(()) => answer(&served.fs(), transaction, request),
     }
 }
 

@@ -1,9 +1,11 @@
 //! A store that is opened and attached to a directory, ready to be served.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use varve::{Error, FileSystem, Result};
-use varve_fuse::{MountError, MountMethod, Mounted, Session, StopHandle};
+use varve::follower::Front;
+use varve::{Error, FileSystem, Result, anchor};
+use varve_fuse::{MountError, MountMethod, Mounted, Notifier, Session, SessionOptions, StopHandle};
 use varve_types::InodeId;
 
 use super::options::Choices;
@@ -53,7 +55,10 @@ impl Attached {
         holder::require_free(store)?;
         let store = store.canonicalize().map_err(|error| Error::io("find", store, &error))?;
         refuse_nesting(&store, dir)?;
-        let lock = FileSystem::lock(&store)?.taking_over(choices.take_over);
+        check_following(&store, choices)?;
+        let lock = FileSystem::lock(&store)?
+            .taking_over(choices.take_over)
+            .following(choices.follow_interval().is_some());
         let mounted =
             varve_fuse::mount(dir, &mount_options(&store, choices)).map_err(not_attached)?;
         let ready = describe(&store, &mounted);
@@ -74,13 +79,17 @@ impl Attached {
                 return Err(error.into());
             }
         };
-        let session = match Session::new(file_system.vfs(), mounted, &session_options(choices)) {
+        let session_options = followed_options(&file_system, choices);
+        let session = match Session::new(file_system.vfs(), mounted, &session_options) {
             Ok(session) => session,
             Err(error) => {
                 file_system.close()?;
                 return Err(error::not_served(&error).into());
             }
         };
+        if let Some(interval) = choices.follow_interval() {
+            file_system.follow(Arc::new(Kernel(session.notifier())), interval)?;
+        }
         Ok(Attached { store, file_system, session, ready })
     }
 
@@ -102,6 +111,57 @@ impl Attached {
         served.map_err(|error| error::not_served(&error))?;
         closed
     }
+}
+
+/// The options of the session of a store. Of one that is followed the kernel keeps nothing for longer than the interval.
+pub(super) fn followed_options(file_system: &FileSystem, choices: &Choices) -> SessionOptions {
+    let options = session_options(choices);
+    match choices.follow_interval().filter(|_| file_system.is_followed()) {
+        None => options,
+        Some(interval) => SessionOptions {
+            entry_timeout: interval,
+            negative_timeout: interval,
+            attr_timeout: interval,
+            passthrough: false,
+            ..options
+        },
+    }
+}
+
+/// Has the kernel forget what a follower tells of.
+struct Kernel(Notifier);
+
+impl Kernel {
+    fn told(told: std::io::Result<()>) {
+        if let Err(error) = told {
+            log::warn!("the kernel may show an older state for a few seconds: {error}");
+        }
+    }
+}
+
+impl Front for Kernel {
+    fn names_changed(&self) {
+        // A kernel before Linux 6.16 does not know the notice, and keeps names for the interval.
+        Kernel::told(self.0.names_dropped().map(drop));
+    }
+
+    fn attributes_changed(&self, ino: InodeId) {
+        Kernel::told(self.0.attributes_changed(ino));
+    }
+
+    fn listing_changed(&self, dir: InodeId) {
+        Kernel::told(self.0.inode_changed(dir));
+    }
+}
+
+/// Fails if the choices name an interval to follow a store that cannot be followed.
+fn check_following(store: &Path, choices: &Choices) -> Result<()> {
+    let is_asked = choices.follow_every.is_some_and(|every| !every.is_zero());
+    if !is_asked || choices.read_only && anchor::is_anchor(store) {
+        return Ok(());
+    }
+    Err(Error::usage("only a mount with `ro` of a store on shared storage follows it")
+        .hint("add `ro`, or leave out `follow_every`"))
 }
 
 fn not_attached(error: MountError) -> AttachError {

@@ -1,6 +1,8 @@
 //! Mount options, as `-o` and /etc/fstab write them.
 
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use varve::{Error, Result, size};
 use varve_fs::{Atime, NewFiles};
@@ -9,7 +11,7 @@ use varve_fuse::Transport;
 /// All mount options, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime diratime nodiratime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec symfollow nosymfollow \
                      lazytime sync async dirsync acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
-                     idlepoll noidlepoll giveway nogiveway private noprivate takeover hard soft timeo=SECONDS \
+                     idlepoll noidlepoll giveway nogiveway private noprivate takeover hard soft timeo=SECONDS follow_every=SECONDS \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -61,10 +63,17 @@ pub struct Choices {
     pub soft: bool,
     /// How long calls wait for a server if they may fail, in seconds; `None` takes the default.
     pub timeout_s: Option<u32>,
+    /// How often a mount with `ro` looks for later states of a store on shared storage; zero never looks, `None` takes the default.
+    pub follow_every: Option<Duration>,
 }
 
 /// The longest time that calls may wait for a server with `soft`, in seconds: a day.
 const TIMEOUT_S_MAX: u32 = 86_400;
+/// Intervals at which a mount can follow a store.
+const FOLLOW_EVERY: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(3600);
+/// The interval if none is chosen.
+const FOLLOW_EVERY_DEFAULT: Duration = Duration::from_secs(5);
 
 /// The least memory a mount works with, in bytes.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
@@ -117,6 +126,12 @@ impl Choices {
         Ok(())
     }
 
+    /// How often the mount follows the owner of its store on shared storage; `None` if it does not.
+    pub(crate) fn follow_interval(&self) -> Option<Duration> {
+        let every = self.follow_every.unwrap_or(FOLLOW_EVERY_DEFAULT);
+        (self.read_only && !every.is_zero()).then_some(every)
+    }
+
     /// Applies one option; false if it is unknown.
     fn apply(&mut self, name: &str, value: Option<&str>) -> Result<bool> {
         match (name, value) {
@@ -163,6 +178,7 @@ impl Choices {
                 })?;
                 self.threads = Some(threads);
             }
+            ("follow_every", Some(text)) => self.follow_every = Some(follow_every(text)?),
             ("transport", Some(text)) => self.transport = transport(text)?,
             ("newfiles", Some(text)) => self.new_files = new_files(text)?,
             // Rights of users imply these, as in mount(8).
@@ -191,6 +207,16 @@ fn timeout_s(text: &str) -> Result<u32> {
     seconds.ok_or_else(|| {
         Error::usage(format!("`{text}` is no time to wait for a server"))
             .hint(format!("timeo=SECONDS takes 1 to {TIMEOUT_S_MAX}"))
+    })
+}
+
+/// Seconds between two looks for later states; 0 for none.
+fn follow_every(text: &str) -> Result<Duration> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let allowed = seconds.filter(|every| every.is_zero() || FOLLOW_EVERY.contains(every));
+    allowed.ok_or_else(|| {
+        Error::usage(format!("`{text}` is no interval to follow a store"))
+            .hint("follow_every= takes seconds from 0.1 to 3600, or 0 to stay at one state")
     })
 }
 
@@ -254,6 +280,15 @@ mod tests {
     }
 
     #[test]
+    fn only_mounts_to_read_follow() {
+        let interval = |options| Choices::parse(options, false).unwrap().follow_interval();
+        assert_eq!(interval("ro"), Some(Duration::from_secs(5)));
+        assert_eq!(interval("ro,follow_every=0.5"), Some(Duration::from_millis(500)));
+        assert_eq!(interval("ro,follow_every=0"), None);
+        assert_eq!(interval("rw"), None);
+    }
+
+    #[test]
     fn the_last_one_counts() {
         let parse = |options| Choices::parse(options, false).unwrap();
         assert!(parse("nodiratime").no_dir_atime && !parse("nodiratime,diratime").no_dir_atime);
@@ -300,6 +335,11 @@ mod tests {
             "timeo=0",
             "timeo=1.5",
             "timeo=86401",
+            "follow_every",
+            "follow_every=-1",
+            "follow_every=0.01",
+            "follow_every=nan",
+            "follow_every=1e9",
         ] {
             assert!(Choices::parse(wrong, false).is_err(), "{wrong}");
         }

@@ -24,10 +24,10 @@ use varve_fs::HandedOver;
 use varve_fuse::{DEAD, Ended, Paused, Session, StopHandle};
 
 use super::allocator;
-use super::attached::Attached;
+use super::attached::{Attached, followed_options};
 use super::client;
 use super::options::Choices;
-use super::settings::{fs_options, session_options};
+use super::settings::fs_options;
 use super::signals::unmount_on_signals;
 use crate::control::server::{Control, UpgradeOrder};
 use crate::control::{Ready, Report, answer};
@@ -159,13 +159,18 @@ impl PausedMount {
     /// Resumes the session with the program that it had.
     fn go_on(self, choices: &Choices) -> Result<Attached> {
         let PausedMount { store, file_system, ready, paused } = self;
-        let session = Session::resume(file_system.vfs(), paused, &session_options(choices))
+        let options = followed_options(&file_system, choices);
+        let session = Session::resume(file_system.vfs(), paused, &options)
             .map_err(|error| error::not_served(&error))?;
         Ok(Attached { store, file_system, session, ready })
     }
 
     /// Becomes the program of `order`. Returns only if that fails.
     fn hand_over(self, order: UpgradeOrder, choices: &Choices) -> Result<Attached> {
+        if let Err(error) = self.file_system.check_hand_over() {
+            order.refuse(&error);
+            return self.go_on(choices);
+        }
         if let Err(error) = self.file_system.vfs().sync() {
             let error = Error::failed(format!("cannot sync the store: {error}"))
                 .hint("the daemon continues; check the storage first");

@@ -70,7 +70,7 @@ impl ViewService {
         if self.attached(name).is_some() {
             return Ok(());
         }
-        let fs = Arc::new(self.fs.open_view(name)?);
+        let fs = Arc::new(self.fs().open_view(name)?);
         let failed = |reason: &dyn std::fmt::Display| {
             FsError::Storage(format!("{} cannot be mounted: {reason}", name.path().display()))
         };
@@ -136,7 +136,7 @@ impl ViewService {
         let options = self.session.clone();
         Ok(match name.kind {
             ViewKind::Transaction => {
-                SessionOptions { root: self.fs.transaction(&name.name)?.root, ..options }
+                SessionOptions { root: self.fs().transaction(&name.name)?.root, ..options }
             }
             ViewKind::Snapshot => SessionOptions {
                 transport: Some(Transport::Dev),
@@ -160,7 +160,7 @@ impl ViewService {
         // The path of a transaction does not lead through the directories above its root, so their permissions would not count.
         if mount.allow_other
             && name.kind == ViewKind::Transaction
-            && !self.fs.all_may_reach(self.fs.transaction(&name.name)?.root)?
+            && !self.fs().all_may_reach(self.fs().transaction(&name.name)?.root)?
         {
             (mount.allow_other, mount.default_permissions) = (false, true);
         }
@@ -272,7 +272,7 @@ impl ViewService {
     pub(super) fn sync(&self, name: &ViewName) -> Result<Option<Arc<VarveFs>>> {
         let Some(open) = self.attached(name) else { return Ok(None) };
         let top = match name.kind {
-            ViewKind::Transaction => self.fs.transaction(&name.name)?.root,
+            ViewKind::Transaction => self.fs().transaction(&name.name)?.root,
             ViewKind::Snapshot => return Ok(Some(open)),
         };
         let place = self.place(name)?;

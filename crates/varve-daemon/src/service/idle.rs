@@ -49,7 +49,7 @@ impl ViewService {
     /// Looks once. Returns after what time to look again; `None` means when the next transaction begins.
     fn look(&self) -> Option<Duration> {
         let Some(_admitted) = self.gate.enter() else { return Some(INTERVAL) };
-        let open = self.fs.transactions().unwrap_or_default();
+        let open = self.fs().transactions().unwrap_or_default();
         let ids: Vec<String> = open.iter().map(|txn| txn.name().name).collect();
         self.usage.keep_only(&ids);
         let mut next = None;
@@ -72,7 +72,7 @@ impl ViewService {
     fn idle(&self, txn: &Transaction, in_use: bool) -> Duration {
         let name = txn.name();
         let of_mount = self.attached(&name).map(|fs| fs.unused_for());
-        let of_pairs = self.fs.pairs_unused_for(txn);
+        let of_pairs = self.fs().pairs_unused_for(txn);
         let of_programs = in_use.then_some(Duration::ZERO);
         // Counts from now on, if the transaction was not known.
         self.usage.idle(&name.name);

@@ -30,6 +30,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use varve::store::Present;
 use varve::{Error, Result, exit_status, snapshots, transactions};
 use varve_engine::paths::WritePaths;
 use varve_fs::fsck::Progress;
@@ -99,7 +100,7 @@ impl From<BeingEnded> for Error {
 
 /// The snapshots and transactions of one mount.
 pub(crate) struct ViewService {
-    pub(crate) fs: Arc<VarveFs>,
+    present: Present,
     dir: PathBuf,
     /// The main mount; `None` if the mount table does not list it: then no view can be mounted.
     main: Option<MountWatch>,
@@ -124,10 +125,11 @@ impl ViewService {
         // An older program may have made the mount: take what it has.
         mount.default_permissions |= !attached.session.is_for_root_alone();
         let service = Arc::new(ViewService {
-            fs: attached.file_system.inner(),
+            present: attached.file_system.present(),
             dir: attached.ready.dir.clone(),
             main: find_main(attached),
-            shows_views: attached.ready.method != MountMethod::Fusermount.to_string(),
+            shows_views: !attached.file_system.is_followed()
+                && attached.ready.method != MountMethod::Fusermount.to_string(),
             mount,
             session: SessionOptions { passthrough: false, ..session_options(choices) },
             notifier: attached.session.notifier(),
@@ -137,23 +139,29 @@ impl ViewService {
             gate: Arc::default(),
             asked_waits: Slots::new(ASKED_WAITS_MAX),
         });
+        let present = service.fs();
         let weak = Arc::downgrade(&service);
-        service.fs.attach_views_by(move |name| match weak.upgrade() {
+        present.attach_views_by(move |name| match weak.upgrade() {
             Some(service) => service.attach(name),
             None => Err(FsError::Stale),
         });
         let weak = Arc::downgrade(&service);
-        service.fs.transact_by(move |what| match weak.upgrade() {
+        present.transact_by(move |what| match weak.upgrade() {
             Some(service) => service.transact(what),
             None => Err(FsError::Stale),
         });
         let weak = Arc::downgrade(&service);
-        service.fs.write_back_by(move |files| match weak.upgrade() {
+        present.write_back_by(move |files| match weak.upgrade() {
             Some(service) => service.write_back(files),
             None => Ok(()),
         });
         idle::watch(&service);
         service
+    }
+
+    /// The main file system; of a mount that follows its owner, its present state.
+    pub(crate) fn fs(&self) -> Arc<VarveFs> {
+        self.present.get()
     }
 
     /// Refuses a change that is not asked for through the mount, while the mount is read-only.
@@ -231,7 +239,7 @@ impl ViewService {
         name: &str,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Value> {
-        operations::roll_back(&self.fs, name, progress, |committed| self.follow(committed))?;
+        operations::roll_back(&self.fs(), name, progress, |committed| self.follow(committed))?;
         Ok(Value::Null)
     }
 
@@ -245,22 +253,22 @@ impl ViewService {
             ViewRequest::DeleteSnapshot { name } => {
                 self.delete_snapshot(name).map(|()| Value::Null)
             }
-            ViewRequest::ListSnapshots => operations::list_snapshots(&self.fs, self.shown_at()),
+            ViewRequest::ListSnapshots => operations::list_snapshots(&self.fs(), self.shown_at()),
             ViewRequest::DiffSnapshots { from, to } => {
-                operations::diff_snapshots(&self.fs, from, to.as_deref())
+                operations::diff_snapshots(&self.fs(), from, to.as_deref())
             }
-            ViewRequest::Receipt => transfer::token(&self.fs),
-            ViewRequest::DiscardReceipt => transfer::discard(&self.fs),
+            ViewRequest::Receipt => transfer::token(&self.fs()),
+            ViewRequest::DiscardReceipt => transfer::discard(&self.fs()),
             ViewRequest::Send(_) | ViewRequest::Receive => Err(Error::failed(
                 "this request cannot carry a stream: use `varve snapshot send` and `receive`",
             )),
             ViewRequest::Rollback { name, dry_run: true, .. } => {
-                operations::rollback_diff(&self.fs, name)
+                operations::rollback_diff(&self.fs(), name)
             }
             ViewRequest::Rollback { name, dry_run: false, .. } => self.roll_back(name, progress),
             ViewRequest::Begin { root, options } => {
                 self.check_shown("a transaction")?;
-                let name = transactions::begin(&self.fs, InodeId::new(*root), options)?;
+                let name = transactions::begin(&self.fs(), InodeId::new(*root), options)?;
                 self.begun(&name);
                 self.attach_begun(&name);
                 Ok(json!({ "id": name.name, "path": self.dir.join(name.path()).written() }))
@@ -269,7 +277,7 @@ impl ViewService {
                 let name = self.transaction(id);
                 self.commit(&name, None).map_err(|error| match error {
                     NotEnded::Refused(error) => {
-                        transactions::not_committed(&self.fs, &name.name, error)
+                        transactions::not_committed(&self.fs(), &name.name, error)
                     }
                     NotEnded::ByAnother(being) => {
                         Error::from(being).with_status(exit_status::CONFLICT)
@@ -282,31 +290,31 @@ impl ViewService {
                 self.abort::<Error>(&self.transaction(id), UnmountMode::Force).map(|()| Value::Null)
             }
             ViewRequest::Clone(request) => {
-                let ino = operations::clone(&self.fs, request)?;
+                let ino = operations::clone(&self.fs(), request)?;
                 let into = InodeId::new(request.into);
                 self.told(self.notifier.names_changed(into, [&request.to[..]]));
                 Ok(json!({ "inode": ino.get() }))
             }
             ViewRequest::ListTransactions => {
-                let listed = operations::list_transactions(&self.fs, self.shown_at())?;
+                let listed = operations::list_transactions(&self.fs(), self.shown_at())?;
                 Ok(listed.into_iter().map(|(txn, told)| self.with_use(&txn, told)).collect())
             }
             ViewRequest::Diff { id } => {
                 let name = self.transaction(id);
                 self.sync(&name)?;
-                operations::diff(&self.fs, &name.name)
+                operations::diff(&self.fs(), &name.name)
             }
             ViewRequest::Status { id } => {
                 let name = self.transaction(id);
                 self.sync(&name)?;
-                let (txn, told) = operations::status(&self.fs, &name.name, self.shown_at())?;
+                let (txn, told) = operations::status(&self.fs(), &name.name, self.shown_at())?;
                 Ok(self.with_use(&txn, told))
             }
         }
     }
 
     fn create_snapshot(&self, name: &str) -> Result<Value> {
-        let view = snapshots::create(&self.fs, name)?;
+        let view = snapshots::create(&self.fs(), name)?;
         let path = self.shown_at().map(|dir| dir.join(view.path()));
         self.listing_changed(&view);
         let mut created = json!({ "name": name, "path": path.written() });
@@ -320,10 +328,10 @@ impl ViewService {
     fn delete_snapshot(&self, name: &str) -> Result<()> {
         let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
         self.ending(&view, || {
-            let found = self.fs.check_view(&view);
+            let found = self.fs().check_view(&view);
             found.map_err(|error| snapshots::not_found(name, error))?;
             self.end_unbound(&view)?;
-            snapshots::delete(&self.fs, name)
+            snapshots::delete(&self.fs(), name)
         })?;
         self.name_changed(&view);
         Ok(())
@@ -331,13 +339,13 @@ impl ViewService {
 
     /// Writes the next tables again by the store's design. REQUIRES: the caller has entered.
     pub(crate) fn redesign(&self) -> Result<Value> {
-        serde_json::to_value(self.fs.redesign()?)
+        serde_json::to_value(self.fs().redesign()?)
             .map_err(|error| Error::failed(format!("cannot write the result as JSON: {error}")))
     }
 
     /// Serves a client that sends or receives a stream.
     pub(crate) fn transfer(&self, request: &ViewRequest, client: &mut UnixStream) {
-        transfer::serve(&self.fs, request, client, |snapshot, committed| {
+        transfer::serve(&self.fs(), request, client, |snapshot, committed| {
             self.follow(committed);
             let name = snapshot.name.clone();
             self.listing_changed(&ViewName { kind: ViewKind::Snapshot, name });
@@ -351,10 +359,10 @@ impl ViewService {
         mode: UnmountMode,
     ) -> std::result::Result<(), E> {
         self.ending(name, || {
-            let found = self.fs.check_view(name);
+            let found = self.fs().check_view(name);
             found.map_err(|error| transactions::not_found(&name.name, error))?;
             self.end(name, mode)?;
-            Ok::<_, E>(transactions::abort(&self.fs, &name.name)?)
+            Ok::<_, E>(transactions::abort(&self.fs(), &name.name)?)
         })?;
         self.name_changed(name);
         Ok(())
@@ -374,9 +382,9 @@ impl ViewService {
         name: &ViewName,
         waits: Option<&Slots>,
     ) -> std::result::Result<(), NotEnded> {
-        self.fs.check_view(name).map_err(|error| NotEnded::Refused(error.into()))?;
+        self.fs().check_view(name).map_err(|error| NotEnded::Refused(error.into()))?;
         let open = self.sync(name).map_err(|error| self.not_synced(name, error))?;
-        let done = operations::commit(&self.fs, &name.name, open.as_deref(), waits);
+        let done = operations::commit(&self.fs(), &name.name, open.as_deref(), waits);
         let Some(committed) = done.as_ref().map_or_else(CommitError::committed, Some) else {
             return done.map(drop).map_err(NotEnded::Refused);
         };
@@ -394,7 +402,7 @@ impl ViewService {
 
     /// Why the mapped memory of a transaction could not be written. All writes fail in a transaction that has lost its locks.
     fn not_synced(&self, name: &ViewName, error: Error) -> NotEnded {
-        let all = self.fs.lock_status().unwrap_or_default();
+        let all = self.fs().lock_status().unwrap_or_default();
         let found = all.into_iter().find(|locks| locks.id == name.name);
         match found.and_then(|locks| locks.lost_locks) {
             Some(why) => NotEnded::Refused(CommitError::DeadlockVictim(why)),

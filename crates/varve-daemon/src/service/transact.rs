@@ -18,7 +18,7 @@ impl ViewService {
         let name = |id: u64| ViewName::transaction(id.to_string());
         let ended = |id: u64, done: Result<(), NotEnded>| {
             // A transaction that has ended meanwhile is reported as such, whatever the refusal was.
-            let gone = || self.fs.transaction(&id.to_string()).err();
+            let gone = || self.fs().transaction(&id.to_string()).err();
             done.map(|()| id).map_err(|error| match error {
                 NotEnded::Refused(error) => refused(error),
                 NotEnded::ByAnother(_) => gone().unwrap_or(FsError::TryAgain),
@@ -33,18 +33,18 @@ impl ViewService {
                 let options = transaction_options::parse(&how);
                 let options =
                     options.ok_or(FsError::Invalid("a transaction has no such option"))?;
-                let name = self.fs.begin_transaction(dir, &options)?;
+                let name = self.fs().begin_transaction(dir, &options)?;
                 self.begun(&name);
                 self.attach_begun_soon(&name);
                 name.name.parse().map_err(|_| FsError::Stale)
             }
             Transact::Commit(id) => {
-                self.fs.transaction(&id.to_string())?;
+                self.fs().transaction(&id.to_string())?;
                 // The transaction that holds the locks may end by the same requests.
                 ended(id, self.commit(&name(id), Some(&self.asked_waits)))
             }
             Transact::Abort(id) => {
-                self.fs.transaction(&id.to_string())?;
+                self.fs().transaction(&id.to_string())?;
                 ended(id, self.abort(&name(id), UnmountMode::Force))
             }
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use varve_env::sim::SimEnv;
 use varve_env::{Env, OpenMode};
-use varve_storage::{Fate, MemoryObjects, Remote, RemoteEnv, Request, transient};
+use varve_storage::{Fate, MemoryObjects, Remote, RemoteEnv, Request, StoreOptions, transient};
 
 use crate::support::{ANCHOR, format, own, owner, path, read, remote, write};
 
@@ -143,4 +143,40 @@ fn a_prefix_with_something_else_is_named_and_not_touched() {
     let none = own(&objects, 1).unwrap_err();
     assert_eq!(none.kind(), io::ErrorKind::NotFound);
     assert_eq!(objects.objects().len(), 1);
+}
+
+/// The time of a record was the time of its making: what a reader had until the record was there went as soon as it was.
+#[test]
+fn what_a_record_leaves_behind_stays_for_readers_of_the_state_before_however_late_it_comes() {
+    let age = Duration::from_secs(600);
+    let objects = format();
+    let machine = SimEnv::new(1);
+    let aged = || {
+        let mut remote = remote(&objects);
+        remote.options = StoreOptions { reader_age: age, checkpoint_records: 1, ..remote.options };
+        remote
+    };
+    let env = || Arc::<SimEnv>::clone(&machine);
+    let first = RemoteEnv::own(env(), Path::new(ANCHOR), aged(), owner(1), |_| true).unwrap();
+    let large = vec![7; 1 << 20];
+    write(&*first, "large", &large).unwrap();
+    let data: Vec<String> =
+        objects.objects().into_keys().filter(|name| name.starts_with("data/")).collect();
+    // Gone, and nobody elsewhere knows it for long.
+    first.remove_file(&path("large")).unwrap();
+    machine.sleep(age);
+    let reader = RemoteEnv::read(env(), Path::new(ANCHOR), aged()).unwrap();
+    let write_more = |name: &str| write(&*first, name, b"x").unwrap();
+    write_more("one");
+    assert!(reader.is_behind().unwrap());
+    machine.sleep(age - Duration::from_secs(1));
+    write_more("two");
+    first.collect().unwrap();
+    assert!(read(&*reader, "large").unwrap() == large);
+    assert!(data.iter().all(|name| objects.objects().contains_key(name)));
+    machine.sleep(Duration::from_secs(2));
+    write_more("three");
+    first.collect().unwrap();
+    let left = objects.objects();
+    assert!(!data.is_empty() && data.iter().all(|name| !left.contains_key(name)), "{data:?}");
 }
