@@ -195,7 +195,8 @@ impl VarveFs {
         self.shut_down(true).1
     }
 
-    /// Syncs everything and closes the store; if it `ends` here, inodes that only open handles kept are removed. Returns the
+    /// Syncs everything and closes the store; if it `ends` here, inodes that only open handles kept are removed, unless
+    /// they are to be kept for those who open them again. Returns the
     /// lock, which is released when it is dropped.
     pub(crate) fn shut_down(&self, ends: bool) -> (Option<Box<dyn FileLock>>, StoreResult<()>) {
         self.reaper.stop();
@@ -203,7 +204,7 @@ impl VarveFs {
             views.close();
         }
         let covered = if self.options.read_only { Ok(()) } else { self.sync_open_objects() };
-        if ends && !self.options.read_only {
+        if ends && !self.options.read_only && !self.options.keep_orphans {
             self.drop_known_orphans();
         }
         let synced = covered.and_then(|()| self.reaper.sync_and_drain()).map_err(|error| {

@@ -124,7 +124,7 @@ impl IdAllocator {
 
     /// Whether this id may have been handed out.
     pub(crate) fn may_have_handed_out(&self, ino: InodeId) -> bool {
-        Epoch::new(self.next()).knows(ino)
+        ino >= InodeId::FIRST_FREE && Epoch::new(self.next()).knows(ino)
     }
 
     /// The id that will be handed out next: above every inode of the store.

@@ -46,6 +46,10 @@ impl VarveFs {
         check_opens(&held.inode, flags)?;
         self.revive(&mut held)?;
         let node = self.session.inodes.open(ino, held.place())?;
+        if held.inode.nlink == 0 {
+            // One that was kept over a restart is not known as one yet.
+            self.session.inodes.mark_orphan(ino, true)?;
+        }
         let was_dirty = held.inode.content.is_dirty();
         let keeps_text = asked && flags.truncate && node.state().executing > 0;
         let opened = match keeps_text {

@@ -95,6 +95,9 @@ pub struct MountOptions {
     pub open_files_max: usize,
     /// Directories that may have changes below them to tell their parents before they tell them at once.
     pub marked_dirs_max: usize,
+    /// Keep files that were open when their last name went over a restart, until [`varve_vfs::Vfs::end_grace`]: clients
+    /// of a server may open them again ([`varve_vfs::Vfs::reopen`]). Else opening or closing the store removes them.
+    pub keep_orphans: bool,
     /// Where the front end makes the file system visible, to tell others who ask for the lock.
     pub mount_point: Option<PathBuf>,
 }
@@ -112,6 +115,7 @@ impl Default for MountOptions {
             located_inodes_max: None,
             open_files_max: 512,
             marked_dirs_max: MARKS_MAX,
+            keep_orphans: false,
             mount_point: None,
         }
     }

@@ -44,8 +44,9 @@ impl VarveFs {
         Ok(views)
     }
 
-    /// Reclaims orphans and objects half made, settles files that were being written, and puts in place what a commit has
-    /// made of large files. Objects half removed are the reaper's ([`crate::reaper`]), as that may take long.
+    /// Reclaims orphans, unless they are to be kept, and objects half made, settles files that were being written, and puts
+    /// in place what a commit has made of large files. Objects half removed are the reaper's ([`crate::reaper`]), as that may
+    /// take long.
     ///
     /// A mount that may not change anything does the last alone, as it recovers the log: rows say that the commit has
     /// happened, and readers of large files must not see what was before it.
@@ -86,15 +87,25 @@ impl VarveFs {
     /// Finishes what a pending row names, unless it is a removal or an installation.
     fn finish_work(&self, ino: InodeId, kind: Pending) -> FsResult<()> {
         match kind {
+            Pending::Orphan if self.keeps_orphan(ino)? => Ok(()),
             Pending::Orphan => self.drop_orphan(ino),
             Pending::ObjectMaking => self.drop_begun_object(ino),
             Pending::OrphanObjectMaking => {
                 self.objects.remove(&[ino])?;
-                self.drop_orphan(ino)
+                match self.keeps_orphan(ino)? {
+                    true => self.put_pending(ino, Pending::Orphan),
+                    false => self.drop_orphan(ino),
+                }
             }
             Pending::ObjectDirty { entry } => self.settle_pending(ino, entry),
             Pending::ObjectDelete | Pending::ObjectInstall { .. } => Ok(()),
         }
+    }
+
+    /// Whether an orphan stays until somebody opens it again or nobody may any more.
+    fn keeps_orphan(&self, ino: InodeId) -> FsResult<bool> {
+        let keeps = self.options.keep_orphans;
+        Ok(keeps && self.inode_row(ino)?.is_some_and(|inode| inode.nlink == 0))
     }
 
     /// An orphan's row and data go; an orphan that got a name again only loses the pending row.
@@ -128,6 +139,13 @@ impl VarveFs {
         let mut changes = Changes::new();
         changes.reclaims_space = true;
         changes.delete_pending(ino);
+        self.commit(&mut changes)
+    }
+
+    fn put_pending(&self, ino: InodeId, pending: Pending) -> FsResult<()> {
+        let mut changes = Changes::new();
+        changes.reclaims_space = true;
+        changes.put_pending(ino, pending);
         self.commit(&mut changes)
     }
 

@@ -209,6 +209,15 @@ impl Vfs for VarveFs {
         self.do_open(ino, flags).map_err(|error| self.or_lost_locks(error))
     }
 
+    fn reopen(&self, ino: InodeId, place: Option<Place>, flags: OpenFlags) -> FsResult<Opened> {
+        self.enter();
+        self.do_reopen(ino, place, flags).map_err(|error| self.or_lost_locks(error))
+    }
+
+    fn end_grace(&self) -> FsResult<()> {
+        self.do_end_grace()
+    }
+
     fn with_passthrough(
         &self,
         handle: Handle,

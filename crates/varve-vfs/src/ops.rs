@@ -395,6 +395,19 @@ pub trait Vfs: Send + Sync {
     /// Opens a regular file.
     fn open(&self, ino: InodeId, flags: OpenFlags) -> FsResult<Opened>;
 
+    /// Opens a regular file again that a client had open before this file system was opened: `ino` is looked for as by
+    /// [`Vfs::lookup_at`] without a walk, also if it has no name any more. Nothing is cut, whatever `flags` say.
+    /// Counts no lookup. `Stale` if the file is gone.
+    fn reopen(&self, ino: InodeId, _place: Option<Place>, flags: OpenFlags) -> FsResult<Opened> {
+        self.open(ino, OpenFlags { truncate: false, ..flags })
+    }
+
+    /// Removes the files without a name that the file system kept when it was opened so that they could be opened
+    /// again ([`Vfs::reopen`]), and were not.
+    fn end_grace(&self) -> FsResult<()> {
+        Ok(())
+    }
+
     /// Calls `take` with a descriptor of the file below that holds the bytes of `handle`. By this descriptor the file
     /// can be opened in any mode. `NotSupported` if there is no such file.
     fn with_passthrough(

@@ -211,6 +211,7 @@ impl Sources {
             read_only,
             atime: Atime::Noatime,
             passthrough: false,
+            keep_orphans: false,
             marked_dirs_max: usize::MAX,
             located_inodes_max: Some(self.options.located_inodes() / LOCATED_SHARE),
             ..self.options.clone()

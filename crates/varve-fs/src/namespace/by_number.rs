@@ -54,10 +54,6 @@ impl VarveFs {
         if ino.is_synthetic() {
             return Ok(Entry::of(self.attr(&self.read_inode(ino)?)?));
         }
-        // The first ids stand for rows that are none of inodes.
-        if RowKey::inode(ino).meta_kind() != MetaRow::Inode(ino) {
-            return Err(FsError::Stale);
-        }
         if let Some(place) = place.and_then(from_place)
             && let Some(found) = self.look_at(ino, place)?
         {

@@ -1,8 +1,16 @@
 //! Inodes without a name that somebody holds: removed once the last lookup and the last handle are gone.
+//!
+//! Their rows, and a pending row for each, outlive the process. Opening the store removes them, unless they are kept
+//! ([`MountOptions::keep_orphans`](crate::MountOptions::keep_orphans)):
+//!
+//! 1. Opening and closing the store leave them alone.
+//! 2. [`VarveFs::do_reopen`] makes one that its holder asks for known again, as an orphan that is open.
+//! 3. [`VarveFs::do_end_grace`] removes those that nobody has open.
 
 use varve_namespace::{Decision, reap};
+use varve_schema::Pending;
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult};
+use varve_vfs::{FsError, FsResult, OpenFlags, Opened, Place};
 
 use crate::fs::VarveFs;
 
@@ -38,6 +46,37 @@ impl VarveFs {
                 log::warn!("inode {ino}, which has no name, stays until the next mount: {error}");
             }
         }
+    }
+
+    /// Opens a file that somebody had open when another process had the store, whether it still has a name or not.
+    pub(crate) fn do_reopen(
+        &self,
+        ino: InodeId,
+        place: Option<Place>,
+        flags: OpenFlags,
+    ) -> FsResult<Opened> {
+        let flags = OpenFlags { truncate: false, ..flags };
+        match self.do_lookup_at(ino, place, false) {
+            Ok(_) => {
+                let opened = self.do_open(ino, flags);
+                self.do_forget(ino, 1)?;
+                opened
+            }
+            // An orphan has a row of its own; whatever else is not found there is gone.
+            Err(FsError::Stale) => self.do_open(ino, flags),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the orphans that neither a lookup nor a handle reaches.
+    pub(crate) fn do_end_grace(&self) -> FsResult<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        self.each_pending(&mut |ino, kind| match kind {
+            Pending::Orphan => self.reap_orphan(ino),
+            _ => Ok(()),
+        })
     }
 
     /// Takes back lookups; with the last one an orphan that is not open goes.

@@ -46,6 +46,10 @@ impl VarveFs {
 
     /// The inode in its own row.
     pub(crate) fn inode_row(&self, ino: InodeId) -> FsResult<Option<Inode>> {
+        // The first ids stand for rows that are none of inodes, and clients may ask for any.
+        if ino < InodeId::FIRST_FREE && ino != InodeId::ROOT {
+            return Ok(None);
+        }
         self.dirs.read(ino)
     }
 

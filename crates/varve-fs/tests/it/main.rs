@@ -27,6 +27,7 @@ mod flags;
 mod full_disk;
 mod handover;
 mod interposed;
+mod kept_orphans;
 mod large_races;
 mod large_times;
 mod let_go;
