@@ -23,6 +23,7 @@ mod files;
 mod leases;
 mod nodes;
 mod notices;
+mod silence;
 mod transport;
 
 pub use client::{Client, ConnectError, Forgetful, Options, Within};

@@ -24,12 +24,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use rustix::net::sockopt;
 use varve_wire::frame::{self, Frame, HEADER_BYTES, Kind};
 use varve_wire::{Answer, FrameError, Header, Hello, Node, Notice, Refused, Request, Welcome};
 
 use crate::client::{ConnectError, Inner, Options};
 use crate::deadline::Deadline;
+use crate::silence::notice_silence;
 
 /// The most connections for requests.
 const LINES_MAX: usize = 8;
@@ -41,8 +41,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// How long a read waits before its thread looks whether its call has waited for too long.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// How long a server's machine may be silent before its connections are made anew.
-const SILENCE_MAX: Duration = Duration::from_secs(8);
 /// The number of the connection for notices.
 const NOTICES: u32 = 0;
 
@@ -642,34 +640,53 @@ impl Transport {
             return Ok(());
         }
         let mut input = Input::default();
-        // The last slot is for these.
-        let slot = (self.slots.len() - 1) as u32;
-        let mut message = Vec::new();
-        for (file, open) in inner.files.all() {
+        let mut ask = |request: &Request<'_>| {
             known.number += 1;
-            let number = known.number;
+            self.ask_first((stream, deadline), &mut input, (session.0, known.number), request)
+        };
+        for (file, open) in inner.files.all() {
             let node = inner.nodes.node(open.ino);
-            let request = Request::Open { node, flags: open.flags.into(), file, again: true };
-            message.clear();
-            let header = Header { slot, number, ..Header::new(Kind::Request, session.0) };
-            varve_wire::encode(&mut message, header, &request, &[]);
-            (&*stream).write_all(&message)?;
-            let answer: Answer = loop {
-                let Frame { header, body, .. } = input.next(stream, deadline)?;
-                if header.kind == Kind::Answer && (header.slot, header.number) == (slot, number) {
-                    break varve_wire::decode(body)
-                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                }
-            };
-            if let Answer::Failed(failure) = answer {
+            let again = Request::Open { node, flags: open.flags.into(), file, again: true };
+            if let Answer::Failed(failure) = ask(&again)? {
                 let error = varve_vfs::FsError::from(failure);
-                log::error!("inode {} is not open any more: {error}", open.ino);
+                log::error!(
+                    "inode {} is not open at {} any more: {error}. Calls on the open file fail; close it and open it again",
+                    open.ino,
+                    self.options.address
+                );
+                // Also not at a later server, which does not know for how long the file was not open.
+                inner.files.released(file);
             }
         }
+        // A server that does not know this does without.
+        ask(&Request::Recovered)?;
         // What the server before has said holds no longer than its leases, which the new one waits out.
         inner.leases.recall();
         known.session = session;
         Ok(())
+    }
+
+    /// Makes a call on a new connection, before all others.
+    fn ask_first(
+        &self,
+        (stream, deadline): (&TcpStream, Deadline),
+        input: &mut Input,
+        (epoch, number): (u32, u64),
+        request: &Request<'_>,
+    ) -> io::Result<Answer> {
+        // The last slot is for these.
+        let slot = (self.slots.len() - 1) as u32;
+        let mut message = Vec::new();
+        let header = Header { slot, number, ..Header::new(Kind::Request, epoch) };
+        varve_wire::encode(&mut message, header, request, &[]);
+        (&*stream).write_all(&message)?;
+        loop {
+            let Frame { header, body, .. } = input.next(stream, deadline)?;
+            if header.kind == Kind::Answer && (header.slot, header.number) == (slot, number) {
+                return varve_wire::decode(body)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
     }
 
     /// Returns the next notice; `None` when the client ends.
@@ -771,15 +788,4 @@ fn hello(
         }
         _ => Err(wrong(FrameError::Unexpected("a server's first message is a welcome"))),
     }
-}
-
-/// Has the operating system end a connection whose other end does not answer any more.
-fn notice_silence(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, SILENCE_MAX / 2)?;
-    sockopt::set_tcp_keepintvl(stream, SILENCE_MAX / 8)?;
-    sockopt::set_tcp_keepcnt(stream, 4)?;
-    let silence_ms = u32::try_from(SILENCE_MAX.as_millis()).unwrap_or(u32::MAX);
-    Ok(sockopt::set_tcp_user_timeout(stream, silence_ms)?)
 }

@@ -100,6 +100,7 @@ pub(crate) fn is_once(request: &Request<'_>) -> bool {
             | Request::Quotas { .. }
             | Request::Status
             | Request::AskRest { .. }
+            | Request::Recovered
     )
 }
 
@@ -142,10 +143,22 @@ impl Service {
         self.nodes.clear(&*self.vfs);
     }
 
-    /// Ends a session.
+    /// Ends a session for good.
     pub(crate) fn end(&self, session: &Session) {
         session.end_connections();
-        for file in session.take_files() {
+        self.close_all(session, session.take_files());
+    }
+
+    /// Closes the files of a session that the next server may go on with. Files without a name stay open: a file system
+    /// that keeps them for their holders has to be closed with them.
+    pub(crate) fn leave(&self, session: &Session) {
+        session.end_connections();
+        let has_name = |file: &File| self.vfs.getattr(file.ino).is_ok_and(|attr| attr.nlink > 0);
+        self.close_all(session, session.take_files().into_iter().filter(has_name));
+    }
+
+    fn close_all(&self, session: &Session, files: impl IntoIterator<Item = File>) {
+        for file in files {
             if let Err(error) = self.close(file) {
                 log::error!(
                     "{}: inode {} is not closed as it should: {error}",
@@ -354,7 +367,8 @@ impl Call<'_> {
             | Request::Usage { .. }
             | Request::SetLimits { .. }
             | Request::Quotas { .. }
-            | Request::Status => self.whole(request),
+            | Request::Status
+            | Request::Recovered => self.whole(request),
             // They are not about one file system.
             Request::Ask { .. } | Request::AskRest { .. } => Err(FsError::NotImplemented.into()),
         }

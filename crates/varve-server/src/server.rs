@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     next_reactor: AtomicUsize,
     refused: AtomicU64,
     is_ending: AtomicBool,
+    /// Clients of the server before may come and go on.
+    is_grace: AtomicBool,
 }
 
 /// What a server has and does, for `status`.
@@ -112,6 +114,7 @@ impl Server {
             next_reactor: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
+            is_grace: AtomicBool::new(true),
         });
         let server = Server { shared, address, threads: Mutex::default() };
         if let Err(error) = server.begin(listener) {
@@ -176,7 +179,10 @@ impl Server {
         }
         shared.workers.stop();
         shared.views.end_all();
-        shared.main.end_all();
+        for session in shared.main.sessions.all() {
+            shared.main.leave(&session);
+        }
+        shared.main.nodes.clear(&*shared.main.vfs);
     }
 
     /// Returns an address by which this machine reaches the listener.
@@ -282,12 +288,17 @@ impl Shared {
         }
         let Hello { client, connection: number, name, path, .. } = *hello;
         let read_only = hello.read_only || self.options.read_only;
-        let who = Introduction { client, connection: number, name, root: InodeId::ROOT, read_only };
+        // A server that may change nothing knows no clients of the one before, and no file goes under it.
+        let may_reopen = self.options.read_only || self.is_grace.load(Ordering::Acquire);
+        let root = InodeId::ROOT;
+        let who = Introduction { client, connection: number, name, root, read_only, may_reopen };
         let view = trimmed(path);
         let make = |view| self.view_service(view);
         let entered = self.views.enter(view, make, |service| self.enter(service, &who, connection));
         let entered = entered.unwrap_or_else(|| {
-            let root = walk(&*self.main.vfs, path)?;
+            // The root of a session stays, whatever becomes of its path.
+            let known = self.main.sessions.root(client);
+            let root = known.map_or_else(|| walk(&*self.main.vfs, path), Ok)?;
             Ok(self.enter(&self.main, &Introduction { root, ..who }, connection))
         });
         let session = match entered {
@@ -323,13 +334,15 @@ impl Shared {
         who: &Introduction<'_>,
         connection: &Arc<Connection>,
     ) -> Option<Arc<Session>> {
+        let now_ms = self.clock.now_ms();
         let who = Introduction {
             root: service.root.unwrap_or(who.root),
             read_only: who.read_only || service.read_only,
+            // Nobody has noted who used a view: who comes this early may have had a session at the server before.
+            may_reopen: who.may_reopen || (service.root.is_some() && now_ms < self.session_ms()),
             ..*who
         };
-        let (session, is_known) =
-            service.sessions.connect(&who, connection, self.clock.now_ms())?;
+        let (session, is_known) = service.sessions.connect(&who, connection, now_ms)?;
         connection.belongs_to(&session, service);
         if !is_known {
             log::info!("{} {}: a session begins", connection.address, session.name);
@@ -430,18 +443,28 @@ impl Shared {
         }
     }
 
-    /// Ends sessions whose clients are away for too long, until the server ends.
+    fn session_ms(&self) -> u64 {
+        u64::try_from(self.options.session.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Ends the grace, and sessions whose clients are away for too long, until the server ends.
     fn sweep(&self) {
-        // Clients of the server before, which come again or are away for too long.
-        let mut expected = self.main.vfs.remembered_clients().unwrap_or_else(|error| {
+        let expected = self.main.vfs.remembered_clients().unwrap_or_else(|error| {
             log::error!("the clients of the server before are not known: {error}");
             Vec::new()
         });
+        let session_ms = self.session_ms();
         while !self.is_ending() {
+            let now_ms = self.clock.now_ms();
+            if self.is_grace.load(Ordering::Acquire) {
+                let is_back = |client: &ClientId| self.main.sessions.has_recovered(*client);
+                if now_ms >= session_ms || expected.iter().all(is_back) {
+                    self.end_grace(&expected);
+                }
+            }
             thread::park_timeout(SWEEP);
             let now_ms = self.clock.now_ms();
             self.reactors.iter().for_each(|reactor| reactor.end_silent(now_ms));
-            let session_ms = u64::try_from(self.options.session.as_millis()).unwrap_or(u64::MAX);
             let Some(since_ms) = now_ms.checked_sub(session_ms) else { continue };
             for service in self.services() {
                 for session in service.sessions.take_lost(since_ms) {
@@ -453,11 +476,19 @@ impl Shared {
                 }
             }
             self.views.close_unused();
-            for client in expected.drain(..) {
-                if !self.main.sessions.has(client) {
-                    self.forget(client);
-                }
+        }
+    }
+
+    /// All clients of the server before are here and have what they had, or have been away for too long.
+    fn end_grace(&self, expected: &[ClientId]) {
+        self.is_grace.store(false, Ordering::Release);
+        for client in expected {
+            if !self.main.sessions.has(*client) {
+                self.forget(*client);
             }
+        }
+        if let Err(error) = self.main.vfs.end_grace() {
+            log::error!("removed files that nobody has open any more keep their room: {error}");
         }
     }
 }

@@ -95,6 +95,12 @@ fn client_id([high, low]: [u64; 2]) -> ClientId {
     ClientId::new(u128::from(high) << 64 | u128::from(low))
 }
 
+/// Returns a client's number, as sessions know it.
+fn numbers(client: ClientId) -> [u64; 2] {
+    let number = client.get();
+    [(number >> 64) as u64, number as u64]
+}
+
 /// The session of one client.
 pub(crate) struct Session {
     pub(crate) id: SessionId,
@@ -104,6 +110,10 @@ pub(crate) struct Session {
     /// The directory that the client sees as its root.
     pub(crate) root: InodeId,
     pub(crate) read_only: bool,
+    /// The client may open files again that it had open at the server before. What else it had there (locks) it may claim
+    /// by the same rule, until it has [recovered](Session::recovered).
+    pub(crate) may_reopen: bool,
+    has_recovered: AtomicBool,
     under_way: Mutex<Requests>,
     files: Mutex<Files>,
     connections: Mutex<Vec<(u32, Arc<Connection>)>>,
@@ -157,8 +167,14 @@ impl Session {
         self.obeys.store(obeys, Ordering::Relaxed);
     }
 
+    /// The client has what it had at the server before, as far as it can.
+    pub(crate) fn recovered(&self) {
+        self.has_recovered.store(true, Ordering::Relaxed);
+    }
+
+    /// Finds an open file. `Stale` if it went with an earlier session of the client.
     pub(crate) fn file(&self, file: u64) -> FsResult<File> {
-        self.files.lock().by_number.get(&file).copied().ok_or(FsError::BadHandle)
+        self.files.lock().by_number.get(&file).copied().ok_or(FsError::Stale)
     }
 
     /// Keeps an open file under the client's number for it. Returns a file that had the number.
@@ -314,6 +330,7 @@ pub(crate) struct Introduction<'a> {
     pub(crate) name: &'a str,
     pub(crate) root: InodeId,
     pub(crate) read_only: bool,
+    pub(crate) may_reopen: bool,
 }
 
 impl Sessions {
@@ -346,6 +363,8 @@ impl Sessions {
             name: who.name.chars().filter(|c| !c.is_control()).take(256).collect(),
             root: who.root,
             read_only: who.read_only,
+            may_reopen: who.may_reopen,
+            has_recovered: AtomicBool::new(false),
             under_way: Mutex::new(Requests { slots: Slots::new(SLOTS), moved: HashMap::new() }),
             files: Mutex::default(),
             connections: Mutex::new(vec![(who.connection, Arc::clone(connection))]),
@@ -366,8 +385,19 @@ impl Sessions {
 
     /// Returns whether a client has a session.
     pub(crate) fn has(&self, client: ClientId) -> bool {
-        let number = client.get();
-        self.sessions.lock().contains_key(&[(number >> 64) as u64, number as u64])
+        self.sessions.lock().contains_key(&numbers(client))
+    }
+
+    /// Returns whether a client has a session, and in it all that it had at the server before.
+    pub(crate) fn has_recovered(&self, client: ClientId) -> bool {
+        let sessions = self.sessions.lock();
+        let session = sessions.get(&numbers(client));
+        session.is_some_and(|session| session.has_recovered.load(Ordering::Relaxed))
+    }
+
+    /// Returns the directory that a client with a session sees as its root.
+    pub(crate) fn root(&self, client: [u64; 2]) -> Option<InodeId> {
+        self.sessions.lock().get(&client).map(|session| session.root)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {

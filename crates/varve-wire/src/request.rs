@@ -114,4 +114,6 @@ pub enum Request<'a> {
     Ask { question: u64 },
     /// `Number`; the bytes of the answer to a question from an offset on.
     AskRest { question: u64, offset: u64 },
+    /// All files that were open at the server before are open again, as far as that was possible. Answer: `Done`.
+    Recovered,
 }

@@ -81,7 +81,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         ));
     }
     logging::to_stderr(LevelFilter::Info);
-    let mut options = MountOptions { read_only: arguments.read_only, ..MountOptions::default() };
+    let mut options = MountOptions {
+        read_only: arguments.read_only,
+        keep_orphans: true,
+        ..MountOptions::default()
+    };
     if let Some(bytes) = arguments.memory {
         options.memory_budget_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     }

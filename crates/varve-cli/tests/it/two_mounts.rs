@@ -315,6 +315,44 @@ fn programs_go_on_when_the_server_is_back() {
     mounts.end();
 }
 
+/// A file that is removed while a program has it open lives as long as that, over deaths of the server.
+#[test]
+fn a_removed_file_outlives_the_server() {
+    let Some(mut mounts) = Mounts::new(&["a", "b"], &[]) else { return };
+    let (a, b) = (mounts.path("a"), mounts.path("b"));
+    for size in [1000, 300_000] {
+        let make = |path: PathBuf| {
+            File::options().read(true).write(true).create_new(true).open(path).unwrap()
+        };
+        let (mine, others) = (make(a.join("mine")), make(a.join("others")));
+        for file in [&mine, &others] {
+            file.write_all_at(&vec![1; size], 0).unwrap();
+        }
+        fs::remove_file(a.join("mine")).unwrap();
+        fs::remove_file(b.join("others")).unwrap();
+        for byte in 2..4 {
+            mounts.restart(&[]);
+            for file in [&mine, &others] {
+                let mut bytes = vec![0; size + 10];
+                let read = file.read_at(&mut bytes, 0).unwrap();
+                assert!(bytes[..read] == vec![byte - 1; size], "{size}, {byte}: {read}");
+                file.write_all_at(&vec![byte; size], 0).unwrap();
+                file.sync_all().unwrap();
+                assert_eq!(file.metadata().unwrap().nlink(), 0);
+            }
+        }
+        drop((mine, others));
+        assert_eq!(fs::read_dir(&b).unwrap().count(), 0);
+    }
+    // No object is left, though no session has ended.
+    let objects = mounts.store().join("objects");
+    eventually("the files are gone", || {
+        let found = varve_testkit::Command::new("find").arg(&objects).args(["-type", "f"]).output();
+        found.unwrap().stdout.is_empty()
+    });
+    mounts.end();
+}
+
 /// The files of a client that is gone are closed when its session ends.
 #[test]
 fn a_client_that_is_killed_leaves_nothing_behind() {

@@ -7,7 +7,7 @@ use varve_wire::answer::Answer;
 use varve_wire::{Node, Request};
 
 use super::files::written;
-use super::{Call, Served, done};
+use super::{Call, Served, Stop, done};
 
 impl Call<'_> {
     /// Answers a request that was executed and gave `gave`.
@@ -25,8 +25,17 @@ impl Call<'_> {
                 self.opened_again(entry, (*flags).into(), *file)
             }
             (Request::Tmpfile { flags, file, .. }, Gave::Inode(ino)) => {
-                let entry = self.settled(|| self.vfs().lookup_inode(ino))?;
-                self.opened_again(entry, (*flags).into(), *file)
+                match self.settled(|| self.vfs().reopen(ino, None, (*flags).into())) {
+                    Ok(opened) => {
+                        let opened = self.keep(*file, ino, opened);
+                        let attr = self.settled(|| self.vfs().getattr(ino))?;
+                        let entry = self.found(None, &attr, self.looks());
+                        Ok((Answer::Created(entry, opened), Bytes::new()))
+                    }
+                    // It went with the grace, and nobody has seen it: another one will do.
+                    Err(Stop::Failed(FsError::Stale)) => self.serve(request, &[]),
+                    Err(stop) => Err(stop),
+                }
             }
             (Request::Open { node, flags, file, .. }, _) => {
                 let flags = OpenFlags { truncate: false, ..(*flags).into() };

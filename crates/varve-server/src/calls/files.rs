@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use varve_types::{FileName, InodeId};
-use varve_vfs::{Caller, FsError, OpenFlags, Opened, Position, SeekFrom, SetIdTaken, Written};
+use varve_vfs::{
+    Caller, FsError, OpenFlags, Opened, Place, Position, SeekFrom, SetIdTaken, Written,
+};
 use varve_wire::answer::{self, Answer};
 use varve_wire::{DATA_BYTES_MAX, Node, Request};
 
@@ -117,8 +119,8 @@ impl Call<'_> {
     }
 
     pub(super) fn open(&self, node: Node, flags: OpenFlags, file: u64, again: bool) -> Served {
-        if again && self.session.has_file(file) {
-            return Ok((Answer::Opened(answer::Opened { reread: true }), Bytes::new()));
+        if again {
+            return self.reopen(node, flags, file);
         }
         self.session.has_room()?;
         let ino = self.node(node)?;
@@ -128,6 +130,26 @@ impl Call<'_> {
         let _change = flags.truncate.then(|| self.change_inode(ino)).transpose()?;
         let opened = self.settled(|| self.vfs().open(ino, flags))?;
         Ok((Answer::Opened(self.keep(file, ino, opened)), Bytes::new()))
+    }
+
+    /// Opens a file that the client had open when another server served the file system, also if it has no name any more.
+    fn reopen(&self, node: Node, flags: OpenFlags, file: u64) -> Served {
+        let reread = Ok((Answer::Opened(answer::Opened { reread: true }), Bytes::new()));
+        if self.session.has_file(file) {
+            return reread;
+        }
+        // What has happened to a file since its session ended, nobody knows.
+        if !self.session.may_reopen {
+            return Err(FsError::Stale.into());
+        }
+        self.session.has_room()?;
+        if flags.write {
+            self.writable()?;
+        }
+        let (ino, place) = (InodeId::new(node.ino), node.place.map(Place::from_bytes));
+        let opened = self.settled(|| self.vfs().reopen(ino, place, flags))?;
+        let _ = self.keep(file, ino, opened);
+        reread
     }
 
     /// Keeps an opened file under the client's number.

@@ -50,6 +50,10 @@ impl Call<'_> {
                 });
                 Ok((Answer::Quotas(quotas.collect()), Bytes::new()))
             }
+            Request::Recovered => {
+                self.session.recovered();
+                done()
+            }
             Request::Status => Ok((Answer::Done, vfs.status_json().into_bytes().into())),
             _ => Err(FsError::NotImplemented.into()),
         }

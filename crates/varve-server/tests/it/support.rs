@@ -8,6 +8,7 @@ use std::time::Duration;
 use varve_client::Client;
 use varve_env::Env;
 use varve_env::sim::SimEnv;
+use varve_fs::fsck::{Finding, Severity};
 use varve_fs::{FormatOptions, MountOptions, VarveFs, format};
 use varve_server::{Options, Policy, Server};
 use varve_vfs::Vfs;
@@ -38,6 +39,13 @@ pub(crate) fn options(epoch: u32) -> Options {
     }
 }
 
+/// Opens the store as one machine alone does, which removes what waited for a server, and checks that nothing is left.
+pub(crate) fn clean_up(machine: &Arc<dyn Env>) {
+    let fs = VarveFs::open(Arc::clone(machine), Path::new(STORE), MountOptions::default()).unwrap();
+    assert_eq!(fs.check(&mut |_| ()).unwrap().findings, []);
+    fs.close().unwrap();
+}
+
 impl Served {
     pub(crate) fn start(machine: &Arc<dyn Env>, options: Options) -> Served {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -45,21 +53,30 @@ impl Served {
     }
 
     pub(crate) fn on(machine: &Arc<dyn Env>, listener: TcpListener, options: Options) -> Served {
-        let fs = VarveFs::open(Arc::clone(machine), Path::new(STORE), MountOptions::default());
+        let mount = MountOptions { keep_orphans: true, ..MountOptions::default() };
+        let fs = VarveFs::open(Arc::clone(machine), Path::new(STORE), mount);
         let fs = Arc::new(fs.unwrap());
         let vfs: Arc<dyn Vfs> = Arc::<VarveFs>::clone(&fs);
         let server = Server::start(vfs, None, listener, options).unwrap();
         Served { fs, server }
     }
 
-    /// Ends the server, and checks the file system.
+    /// Ends the server, and checks the file system, in which nothing waits for anybody.
     pub(crate) fn end(self) {
+        let left = self.end_for_another();
+        assert_eq!(left, []);
+    }
+
+    /// Ends the server, and checks the file system. Returns what waits for the next server: removed files that are open.
+    pub(crate) fn end_for_another(self) -> Vec<Finding> {
         self.server.stop();
         drop(self.server);
         self.fs.sync().unwrap();
         let report = self.fs.check(&mut |_| ()).unwrap();
-        assert_eq!(report.findings, []);
+        let wrong = |found: &&Finding| found.severity() != Severity::Unfinished;
+        assert_eq!(report.findings.iter().find(wrong), None);
         Arc::into_inner(self.fs).unwrap().close().unwrap();
+        report.findings
     }
 }
 

@@ -147,5 +147,6 @@ pub(crate) fn requests() -> Vec<Request<'static>> {
         Request::Status,
         Request::Ask { question: 300 },
         Request::AskRest { question: 300, offset: 1 << 20 },
+        Request::Recovered,
     ]
 }
