@@ -195,6 +195,12 @@ impl Service {
     }
 }
 
+/// What a client gets of a call that has panicked.
+pub(crate) fn failed() -> Returned {
+    let failed = FsError::Storage("the server failed in this call; its log says why".into());
+    (Answer::Failed(Failure::from(&failed)), Bytes::new())
+}
+
 fn done() -> Served {
     Ok((Answer::Done, Bytes::new()))
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
@@ -10,9 +11,13 @@ use varve_wire::Header;
 
 use crate::calls::Service;
 use crate::session::Session;
+use crate::shares::Share;
 
-/// A client that leaves more than this unread is not served until it reads on.
-pub(crate) const UNREAD_BYTES_MAX: usize = 8 << 20;
+/// The most bytes that the server holds for a connection, before it reads nothing more from it: answers that the client
+/// has not taken, and requests that wait for a thread with the answers that they will have.
+pub(crate) const HELD_BYTES_MAX: usize = 8 << 20;
+/// The most bytes of a first message.
+pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
 
 /// How long a client may take to say who it is, in milliseconds.
 const HELLO_MS_MAX: u64 = 10_000;
@@ -32,11 +37,35 @@ pub(crate) struct Connection {
     /// The client's session, and the file system that it uses, as soon as it has said who it is.
     session: OnceLock<(Weak<Session>, Weak<Service>)>,
     output: Mutex<Output>,
+    /// Bytes of requests that wait for a thread, and of the answers that they will have.
+    waiting_bytes: AtomicUsize,
+    /// Its thread does not read from it until some of them are released.
+    is_paused: AtomicBool,
+    /// The number of its thread, and the key by which the thread knows it.
+    pub(crate) reactor: usize,
+    pub(crate) key: OnceLock<u64>,
+    share: Mutex<Option<Share>>,
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream, address: SocketAddr, since_ms: u64) -> Connection {
-        Connection { stream, address, since_ms, session: OnceLock::new(), output: Mutex::default() }
+    pub(crate) fn new(
+        (stream, address): (TcpStream, SocketAddr),
+        share: Share,
+        reactor: usize,
+        since_ms: u64,
+    ) -> Connection {
+        Connection {
+            stream,
+            address,
+            since_ms,
+            session: OnceLock::new(),
+            output: Mutex::default(),
+            waiting_bytes: AtomicUsize::new(0),
+            is_paused: AtomicBool::new(false),
+            reactor,
+            key: OnceLock::new(),
+            share: Mutex::new(Some(share)),
+        }
     }
 
     pub(crate) fn session(&self) -> Option<(Arc<Session>, Arc<Service>)> {
@@ -44,9 +73,53 @@ impl Connection {
         Some((session.upgrade()?, service.upgrade()?))
     }
 
+    /// Returns since when the client owes a hello, in milliseconds; `None` if it has said who it is.
+    pub(crate) fn silent_since_ms(&self) -> Option<u64> {
+        self.session.get().is_none().then_some(self.since_ms)
+    }
+
     /// Returns whether the client should have said long ago who it is.
     pub(crate) fn is_silent(&self, now_ms: u64) -> bool {
-        self.session.get().is_none() && now_ms.saturating_sub(self.since_ms) > HELLO_MS_MAX
+        self.silent_since_ms()
+            .is_some_and(|since_ms| now_ms.saturating_sub(since_ms) > HELLO_MS_MAX)
+    }
+
+    /// Ends the connection, and lets another have its share at once. Returns false if that was done before.
+    pub(crate) fn make_room(&self) -> bool {
+        self.end();
+        self.share.lock().take().is_some()
+    }
+
+    /// Returns whether the server holds so much for the client that its next request has to wait. Its thread is woken
+    /// when there is room again: by the network if the client has to read, or by [`Connection::release`].
+    pub(crate) fn must_wait(&self) -> io::Result<bool> {
+        if self.held_bytes() <= HELD_BYTES_MAX {
+            return Ok(false);
+        }
+        self.flush()?;
+        self.is_paused.store(true, Ordering::SeqCst);
+        // What is released before the mark is seen wakes nobody.
+        Ok(self.held_bytes() > HELD_BYTES_MAX)
+    }
+
+    /// Returns whether the client takes no answers.
+    pub(crate) fn is_full(&self) -> bool {
+        self.unsent_bytes() > HELD_BYTES_MAX
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.unsent_bytes() + self.waiting_bytes.load(Ordering::SeqCst)
+    }
+
+    /// A request waits for a thread.
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.waiting_bytes.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    /// A request has its answer. Returns whether the thread of the connection has to be woken.
+    pub(crate) fn release(&self, bytes: usize) -> bool {
+        self.waiting_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        self.is_paused.swap(false, Ordering::SeqCst)
     }
 
     /// Returns false if the connection has a session already.

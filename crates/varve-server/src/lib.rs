@@ -11,7 +11,8 @@
 //!
 //! Views of the store and requests about it as a whole come from a [`Host`].
 //!
-//! Invariants: a client can make the server hold only so much (limits stand where they are used). A message that
+//! Invariants: a client can make the server hold only so much (limits stand where they are used), and what it does
+//! leaves threads, connections and sessions to others ([`workers`], [`shares`]). A message that
 //! cannot be decoded ends its connection and nothing else. A client that is away keeps its open files until its
 //! session ends ([`Options::session`]).
 //!
@@ -27,6 +28,7 @@ mod nodes;
 mod reactor;
 mod server;
 mod session;
+mod shares;
 mod workers;
 
 pub use host::{Asked, Host, View};

@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use varve_wire::FrameError;
 use varve_wire::frame::{self, Frame};
 
-use crate::connection::{Connection, UNREAD_BYTES_MAX};
+use crate::connection::{Connection, HELLO_BYTES_MAX};
 use crate::server::Shared;
 
 /// The most bytes that are read from one connection before others get their turn.
@@ -30,6 +30,8 @@ pub(crate) struct Reactor {
     wake: OwnedFd,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     next: AtomicU64,
+    /// Connections that can be served on.
+    resumed: Mutex<Vec<u64>>,
 }
 
 /// What came from a connection and is not decoded yet.
@@ -46,12 +48,14 @@ impl Reactor {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let next = AtomicU64::new(WAKE + 1);
-        Ok(Reactor { epoll, wake, connections: Mutex::default(), next })
+        let (connections, resumed) = (Mutex::default(), Mutex::default());
+        Ok(Reactor { epoll, wake, connections, next, resumed })
     }
 
     /// Adds a connection.
     pub(crate) fn add(&self, connection: &Arc<Connection>) -> io::Result<()> {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
+        let _ = connection.key.set(key);
         self.connections.lock().insert(key, Arc::clone(connection));
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let added = epoll::add(&self.epoll, &connection.stream, EventData::new_u64(key), flags);
@@ -64,6 +68,34 @@ impl Reactor {
     pub(crate) fn wake(&self) {
         // A full counter wakes too.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Has the thread serve a connection on.
+    pub(crate) fn resume(&self, connection: &Connection) {
+        if let Some(key) = connection.key.get() {
+            self.resumed.lock().push(*key);
+            self.wake();
+        }
+    }
+
+    /// Returns the connections to serve on, if the thread was woken for some.
+    fn take_resumed(&self) -> Vec<u64> {
+        // Resets the counter; it is zero if another event came first.
+        let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
+        std::mem::take(&mut *self.resumed.lock())
+    }
+
+    /// Returns the connection that has waited longest for a hello, of those that `is_meant`.
+    pub(crate) fn oldest_silent(
+        &self,
+        is_meant: impl Fn(&Connection) -> bool,
+    ) -> Option<(u64, Arc<Connection>)> {
+        let connections = self.connections.lock();
+        let silent = connections.values().filter(|connection| is_meant(connection));
+        silent
+            .filter_map(|connection| Some((connection.silent_since_ms()?, connection)))
+            .min_by_key(|(since_ms, _)| *since_ms)
+            .map(|(since_ms, connection)| (since_ms, Arc::clone(connection)))
     }
 
     pub(crate) fn connections(&self) -> usize {
@@ -81,6 +113,8 @@ impl Reactor {
     pub(crate) fn run(&self, shared: &Arc<Shared>) {
         let mut inputs: HashMap<u64, Input> = HashMap::new();
         let mut events = Vec::with_capacity(256);
+        // Room for what comes. An idle connection has none of its own.
+        let mut room = Vec::new();
         // Connections with more to read or serve than one turn has taken.
         let mut again: Vec<u64> = Vec::new();
         while !shared.is_ending() {
@@ -96,6 +130,9 @@ impl Reactor {
             }
             let mut ready: Vec<u64> = std::mem::take(&mut again);
             ready.extend(events.iter().map(|event| event.data.u64()));
+            if ready.contains(&WAKE) {
+                ready.extend(self.take_resumed());
+            }
             ready.sort_unstable();
             ready.dedup();
             for key in ready {
@@ -104,7 +141,14 @@ impl Reactor {
                 }
                 let Some(connection) = self.connections.lock().get(&key).cloned() else { continue };
                 let input = inputs.entry(key).or_default();
-                match turn(shared, &connection, input) {
+                if input.bytes.capacity() == 0 {
+                    input.bytes = std::mem::take(&mut room);
+                }
+                let turned = turn(shared, &connection, input);
+                if input.bytes.is_empty() {
+                    room = std::mem::take(&mut input.bytes);
+                }
+                match turned {
                     Ok(true) => again.push(key),
                     Ok(false) => {}
                     Err(error) => {
@@ -154,14 +198,17 @@ fn turn(
         while let Some(Frame { header, body, data, bytes }) =
             frame::first(&input.bytes[input.served..])?
         {
-            if connection.unsent_bytes() > UNREAD_BYTES_MAX && !connection.flush()? {
-                // The client has to read first. The event that there is room again comes by itself.
+            if connection.must_wait()? {
                 return Ok(false);
             }
             shared.serve(connection, header, body, data)?;
             input.served += bytes;
         }
         input.tidy();
+        let expected = frame::expected_bytes(&input.bytes)?.unwrap_or(0);
+        if expected > HELLO_BYTES_MAX && connection.silent_since_ms().is_some() {
+            return Err(FrameError::Unexpected("a hello is shorter").into());
+        }
         if taken >= READ_BYTES {
             connection.flush()?;
             return Ok(true);
@@ -203,7 +250,6 @@ impl Input {
     fn tidy(&mut self) {
         if self.served == self.bytes.len() {
             self.bytes.clear();
-            // An idle connection holds little.
             self.bytes.shrink_to(32 << 10);
         } else {
             self.bytes.drain(..self.served);

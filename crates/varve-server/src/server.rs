@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -15,14 +15,15 @@ use varve_vfs::{FileType, FsError, FsResult, Vfs};
 use varve_wire::frame::Kind;
 use varve_wire::{Answer, Failure, FrameError, Header, Hello, Refused, Request, Welcome};
 
-use crate::calls::{Service, is_once};
+use crate::calls::{Service, failed, is_once};
 use crate::changes::Changes;
 use crate::clock::Clock;
-use crate::connection::Connection;
+use crate::connection::{Connection, HELD_BYTES_MAX};
 use crate::host::{Asked, Host, View, Views};
 use crate::nodes::Nodes;
 use crate::reactor::{Ended, Reactor};
-use crate::session::{Introduction, Numbered, SLOTS, Session, Sessions};
+use crate::session::{Introduction, Numbered, Numbers, SLOTS, Session, Sessions};
+use crate::shares::{Shares, same_site};
 use crate::workers::Workers;
 
 /// The most connections at once.
@@ -35,6 +36,11 @@ const WORKERS_MAX: usize = 64;
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 /// How often sessions and connections are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
+/// How long the operating system tries to send what a client does not take.
+const UNTAKEN_MS_MAX: u32 = 60_000;
+/// A request that waits for a thread counts as so many bytes at least, so that a connection has no more of them than a
+/// session has slots.
+const WAITING_BYTES_MIN: usize = HELD_BYTES_MAX / SLOTS as usize;
 
 /// How a server serves.
 #[derive(Clone, Debug)]
@@ -58,11 +64,12 @@ pub(crate) struct Shared {
     /// The main file system.
     main: Arc<Service>,
     views: Views,
-    /// Counts sessions.
-    sessions: Arc<AtomicU32>,
+    /// Numbers and bounds the sessions with all of them.
+    sessions: Arc<Numbers>,
     options: Options,
     reactors: Vec<Reactor>,
     workers: Workers,
+    shares: Arc<Shares>,
     clock: Clock,
     next_reactor: AtomicUsize,
     refused: AtomicU64,
@@ -101,7 +108,7 @@ impl Server {
         let clock = Clock::new();
         let reactors = thread::available_parallelism().map_or(1, usize::from).min(REACTORS_MAX);
         let reactors: io::Result<Vec<Reactor>> = (0..reactors).map(|_| Reactor::new()).collect();
-        let sessions = Arc::default();
+        let sessions = Arc::new(Numbers::default());
         let main = Arc::new(service(vfs, &options, clock, &sessions));
         let shared = Arc::new(Shared {
             main,
@@ -110,6 +117,7 @@ impl Server {
             options,
             reactors: reactors?,
             workers: Workers::new(WORKERS_MAX),
+            shares: Shares::new(CONNECTIONS_MAX),
             clock,
             next_reactor: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
@@ -218,23 +226,44 @@ impl Shared {
     }
 
     fn admit(&self, stream: TcpStream, address: SocketAddr) -> io::Result<()> {
-        if self.reactors.iter().map(Reactor::connections).sum::<usize>() >= CONNECTIONS_MAX {
+        let ip = address.ip();
+        let share = self.shares.take(ip).or_else(|| {
+            self.end_oldest_silent(|connection| {
+                same_site(connection.address.ip()) == same_site(ip)
+            });
+            self.shares.take(ip)
+        });
+        let share = share.or_else(|| {
+            self.end_oldest_silent(|_| true);
+            self.shares.take(ip)
+        });
+        let Some(share) = share else {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(io::Error::other(format!("{CONNECTIONS_MAX} connections are open")));
-        }
+            return Err(io::Error::other(format!("{ip} has as many connections as it may have")));
+        };
         stream.set_nodelay(true)?;
         // Of a machine that dies without a word the operating system learns so.
         rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
         rustix::net::sockopt::set_tcp_keepidle(&stream, SILENCE_MAX)?;
+        rustix::net::sockopt::set_tcp_keepintvl(&stream, SILENCE_MAX / 3)?;
+        rustix::net::sockopt::set_tcp_keepcnt(&stream, 3)?;
+        rustix::net::sockopt::set_tcp_user_timeout(&stream, UNTAKEN_MS_MAX)?;
         stream.set_nonblocking(true)?;
-        let connection = Arc::new(Connection::new(stream, address, self.clock.now_ms()));
-        let next = self.next_reactor.fetch_add(1, Ordering::Relaxed);
-        self.reactors[next % self.reactors.len()].add(&connection)
+        let next = self.next_reactor.fetch_add(1, Ordering::Relaxed) % self.reactors.len();
+        let connection = Connection::new((stream, address), share, next, self.clock.now_ms());
+        self.reactors[next].add(&Arc::new(connection))
+    }
+
+    /// Ends the connection that has waited longest for a hello, of those that `is_meant`.
+    fn end_oldest_silent(&self, is_meant: impl Fn(&Connection) -> bool) {
+        let silent = self.reactors.iter().filter_map(|reactor| reactor.oldest_silent(&is_meant));
+        if let Some((_, connection)) = silent.min_by_key(|(since_ms, _)| *since_ms) {
+            connection.make_room();
+        }
     }
 
     /// A connection has ended.
     pub(crate) fn disconnected(&self, connection: &Arc<Connection>, why: &Ended) {
-        connection.end();
         let session = connection.session();
         let who = session.as_ref().map_or("", |(session, _)| session.name.as_str());
         match why {
@@ -244,6 +273,7 @@ impl Shared {
             }
             Ended::Io(error) => log::debug!("{} {who}: {error}", connection.address),
         }
+        connection.end();
         if let Some((session, _)) = session {
             session.disconnect(connection, self.clock.now_ms());
         }
@@ -362,7 +392,8 @@ impl Shared {
         [Arc::clone(&self.main)].into_iter().chain(self.views.all())
     }
 
-    /// Makes the call of a request, or has the host answer it. `None`: it has to wait, and `may_wait` is not set.
+    /// Makes the call of a request, or has the host answer it. A call that panics fails, and its thread goes on with those
+    /// of others. `None`: it has to wait, and `may_wait` is not set.
     fn answer(
         &self,
         (session, service): (&Session, &Service),
@@ -371,12 +402,16 @@ impl Shared {
         data: &[u8],
         may_wait: bool,
     ) -> Option<(Answer, Bytes)> {
-        match request {
+        let answer = || match request {
             Request::Ask { .. } if !may_wait => None,
             Request::Ask { question } => Some(self.ask(session, *question, data)),
             Request::AskRest { question, offset } => Some(session.told(*question, *offset)),
             _ => service.serve(session, numbered, request, data, may_wait),
-        }
+        };
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(answer)).unwrap_or_else(|_| {
+            log::error!("{}: a call has panicked", session.name);
+            Some(failed())
+        })
     }
 
     /// Has the host answer a request.
@@ -415,25 +450,26 @@ impl Shared {
             session.answer(connection, header, (&answer, &returned), is_kept);
             return Ok(());
         }
-        let (shared, session, service) =
-            (Arc::clone(self), Arc::clone(session), Arc::clone(service));
-        let connection = Arc::clone(connection);
+        let bytes = (body.len() + data.len() + answer_bytes_max(&request)).max(WAITING_BYTES_MIN);
+        connection.hold(bytes);
+        let waiting =
+            Waiting { shared: Arc::clone(self), connection: Arc::clone(connection), bytes };
+        let (id, session, service) = (session.id, Arc::clone(session), Arc::clone(service));
         let (body, data) = (body.to_vec(), data.to_vec());
-        self.workers.run(Box::new(move || {
-            // It was decoded before.
-            let Ok(request) = varve_wire::decode::<Request<'_>>(&body) else { return };
-            let serve = || shared.answer((&session, &service), numbered, &request, &data, true);
-            let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(serve));
-            let (answer, returned) = served.ok().flatten().unwrap_or_else(|| {
-                let failed =
-                    FsError::Storage("the server failed in this call; its log says why".into());
-                (Answer::Failed(Failure::from(&failed)), Bytes::new())
-            });
-            session.answer(&connection, header, (&answer, &returned), is_kept);
-            if connection.flush().is_err() {
-                connection.end();
-            }
-        }));
+        self.workers.run(
+            id,
+            Box::new(move || {
+                let Waiting { shared, connection, .. } = &waiting;
+                // It was decoded before.
+                let Ok(request) = varve_wire::decode::<Request<'_>>(&body) else { return };
+                let served = shared.answer((&session, &service), numbered, &request, &data, true);
+                let (answer, returned) = served.unwrap_or_else(failed);
+                session.answer(connection, header, (&answer, &returned), is_kept);
+                if connection.flush().is_err() {
+                    connection.end();
+                }
+            }),
+        );
         Ok(())
     }
 
@@ -494,12 +530,7 @@ impl Shared {
 }
 
 /// Makes what serves a file system.
-fn service(
-    vfs: Arc<dyn Vfs>,
-    options: &Options,
-    clock: Clock,
-    sessions: &Arc<AtomicU32>,
-) -> Service {
+fn service(vfs: Arc<dyn Vfs>, options: &Options, clock: Clock, sessions: &Arc<Numbers>) -> Service {
     let changes = Changes::new(options.leases, clock, options.epoch);
     let (nodes, sessions) = (Nodes::new(), Sessions::new(sessions));
     Service { vfs, nodes, sessions, changes, root: None, read_only: false }
@@ -522,6 +553,33 @@ fn trimmed(path: &[u8]) -> &[u8] {
     let begin = path.iter().position(|byte| !is_slash(byte)).unwrap_or(path.len());
     let end = path.iter().rposition(|byte| !is_slash(byte)).map_or(begin, |last| last + 1);
     &path[begin..end]
+}
+
+/// A request that waits for a thread or for its answer. The server reads on from its connection when it has that.
+struct Waiting {
+    shared: Arc<Shared>,
+    connection: Arc<Connection>,
+    bytes: usize,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.connection.release(self.bytes) {
+            self.shared.reactors[self.connection.reactor].resume(&self.connection);
+        }
+    }
+}
+
+/// Returns how many bytes of data the answer to a request may have.
+fn answer_bytes_max(request: &Request<'_>) -> usize {
+    let bytes = match *request {
+        Request::Read { length, .. } => length as usize,
+        Request::Readdir { bytes, .. } => bytes as usize,
+        Request::Getxattr { .. } | Request::Listxattr { .. } => varve_wire::BODY_BYTES_MAX,
+        Request::Ask { .. } => varve_wire::DATA_BYTES_MAX,
+        _ => 0,
+    };
+    bytes.min(varve_wire::DATA_BYTES_MAX)
 }
 
 /// Compares secrets in a time that depends only on their lengths.

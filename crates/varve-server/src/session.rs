@@ -1,7 +1,9 @@
 //! Sessions: what the server knows of each client.
 //!
-//! A client is known by the number that it chose. Its session begins with its first connection and ends when it had no
-//! connection for [`crate::Options::session`]. Then its files are closed.
+//! A client is known by the number of 128 bits that it chose at random, which it tells to nobody but the server. Whoever
+//! knows the number is the client: it proves that a session may be resumed. So no message, log or status shows it. Its
+//! session begins with its first connection and ends when it had no connection for [`crate::Options::session`]. Then its
+//! files are closed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use varve_wire::frame::Kind;
 use varve_wire::{Answer, DATA_BYTES_MAX, Header, Notice};
 
 use crate::connection::Connection;
+use crate::shares::{Share, Shares};
 
 /// The most sessions at once.
 pub(crate) const SESSIONS_MAX: usize = 16384;
@@ -126,6 +129,7 @@ pub(crate) struct Session {
     told: Mutex<BTreeMap<u64, Bytes>>,
     /// The client reads and obeys notices, so it may keep what it learns.
     obeys: AtomicBool,
+    _share: Share,
 }
 
 impl Session {
@@ -276,6 +280,10 @@ impl Session {
         let moved = requests.moved.remove(&slot).filter(|_| is_latest);
         drop(requests);
         let to = moved.as_deref().unwrap_or(connection);
+        if moved.is_some() && to.is_full() {
+            // Nothing holds back answers that move to another connection than they were asked for on.
+            return to.end();
+        }
         match is_kept {
             true => to.put_again(&kept),
             false => to.put(header, answer, data),
@@ -314,12 +322,23 @@ impl Session {
     }
 }
 
+/// Numbers the sessions of a server, with all its file systems, and bounds how many there are.
+pub(crate) struct Numbers {
+    last: AtomicU32,
+    shares: Arc<Shares>,
+}
+
+impl Default for Numbers {
+    fn default() -> Numbers {
+        Numbers { last: AtomicU32::new(0), shares: Shares::new(SESSIONS_MAX) }
+    }
+}
+
 /// All sessions with a file system.
 pub(crate) struct Sessions {
     sessions: Mutex<HashMap<[u64; 2], Arc<Session>>>,
     by_id: Mutex<HashMap<SessionId, Arc<Session>>>,
-    /// Counts the sessions of the server: no two have one number.
-    next: Arc<AtomicU32>,
+    numbers: Arc<Numbers>,
 }
 
 /// How a client introduces itself.
@@ -334,13 +353,13 @@ pub(crate) struct Introduction<'a> {
 }
 
 impl Sessions {
-    pub(crate) fn new(next: &Arc<AtomicU32>) -> Sessions {
+    pub(crate) fn new(numbers: &Arc<Numbers>) -> Sessions {
         let (sessions, by_id) = (Mutex::default(), Mutex::default());
-        Sessions { sessions, by_id, next: Arc::clone(next) }
+        Sessions { sessions, by_id, numbers: Arc::clone(numbers) }
     }
 
     /// Finds or begins the session of a client that has connected. Returns whether it was known. `None` if there are
-    /// too many sessions, or connections of it.
+    /// too many sessions of its address, or connections of it.
     pub(crate) fn connect(
         &self,
         who: &Introduction<'_>,
@@ -354,11 +373,9 @@ impl Sessions {
                 .connect(who.connection, connection)
                 .then(|| (Arc::clone(session), true));
         }
-        if sessions.len() >= SESSIONS_MAX {
-            return None;
-        }
+        let share = self.numbers.shares.take(connection.address.ip())?;
         let session = Arc::new(Session {
-            id: SessionId(self.next.fetch_add(1, Ordering::Relaxed) + 1),
+            id: SessionId(self.numbers.last.fetch_add(1, Ordering::Relaxed) + 1),
             client: who.client,
             name: who.name.chars().filter(|c| !c.is_control()).take(256).collect(),
             root: who.root,
@@ -373,6 +390,7 @@ impl Sessions {
             notices: AtomicU64::new(0),
             told: Mutex::default(),
             obeys: AtomicBool::new(who.connection == NOTICES),
+            _share: share,
         });
         sessions.insert(who.client, Arc::clone(&session));
         self.by_id.lock().insert(session.id, Arc::clone(&session));

@@ -2,6 +2,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod against_model;
+mod hostile;
 mod restarts;
 mod soft;
+mod stuck;
 mod support;
+mod versions;
