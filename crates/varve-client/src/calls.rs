@@ -555,7 +555,6 @@ impl Vfs for Client {
         self.entry(&request, &[])
     }
 
-    /// An absent name may be made by another client.
     fn is_awaited(&self, ino: InodeId) -> bool {
         self.inner.within.get().is_some_and(|within| within.is_awaited(ino))
     }
@@ -580,6 +579,7 @@ impl Vfs for Client {
         within?.controlled(ino)
     }
 
+    /// An absent name may be made by another client.
     fn may_appear(&self, _parent: InodeId, _name: FileName<'_>) -> bool {
         true
     }
