@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use varve::{Error, Result, exit_status, snapshots, transaction_options, transactions};
+use varve::{Error, Result, snapshots, transaction_options, transactions};
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
 use varve_server::{Asked, Host, View};
 use varve_types::InodeId;
@@ -22,7 +22,7 @@ use varve_wire::Failure;
 
 use crate::control::{Question, Report, ViewRequest};
 use crate::requests::operations;
-use crate::service::{TransitionKind, Transitions, being_ended, refused};
+use crate::service::{BeingEnded, NotEnded, TransitionKind, Transitions};
 use crate::transfer;
 
 /// The views of a store.
@@ -57,21 +57,10 @@ impl ServedViews {
         Ok(View { vfs: fs, root, read_only: name.kind == ViewKind::Snapshot })
     }
 
-    /// Does `work`, which ends the view `name` if it succeeds. Meanwhile nobody opens it.
-    fn ending<T>(
-        &self,
-        name: &ViewName,
-        work: impl FnOnce() -> std::result::Result<T, CommitError>,
-    ) -> std::result::Result<T, CommitError> {
-        match self.transitions.take(name, TransitionKind::End) {
-            Some(_transition) => work(),
-            None => Err(CommitError::Failed(FsError::TryAgain)),
-        }
-    }
-
-    fn commit(&self, name: &ViewName, asked: &Asked<'_>) -> std::result::Result<(), CommitError> {
-        self.ending(name, || {
-            self.fs.check_view(name)?;
+    fn commit(&self, name: &ViewName, asked: &Asked<'_>) -> std::result::Result<(), NotEnded> {
+        self.transitions.ending(name, || {
+            let found = self.fs.check_view(name);
+            found.map_err(|error| NotEnded::Refused(error.into()))?;
             let open = self.open.lock().get(name).cloned();
             let done = operations::commit(&self.fs, &name.name, open.as_deref(), None);
             drop(open);
@@ -79,27 +68,31 @@ impl ServedViews {
                 changed(asked, committed);
                 asked.ends(&path_of(name));
             }
-            done.map(drop)
+            done.map(drop).map_err(NotEnded::Refused)
         })
     }
 
-    fn abort(&self, name: &ViewName, asked: &Asked<'_>) -> std::result::Result<(), CommitError> {
-        self.ending(name, || {
-            self.fs.check_view(name)?;
+    fn abort<E: From<Error> + From<BeingEnded>>(
+        &self,
+        name: &ViewName,
+        asked: &Asked<'_>,
+    ) -> std::result::Result<(), E> {
+        self.transitions.ending(name, || {
+            let found = self.fs.check_view(name);
+            found.map_err(|error| transactions::not_found(&name.name, error))?;
             asked.ends(&path_of(name));
-            transactions::abort(&self.fs, &name.name)
-                .map_err(|error| FsError::Storage(error.to_string()).into())
+            Ok::<_, E>(transactions::abort(&self.fs, &name.name)?)
         })
     }
 
     fn delete_snapshot(&self, name: &str, asked: &Asked<'_>) -> Result<()> {
         let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
-        let Some(_transition) = self.transitions.take(&view, TransitionKind::End) else {
-            return Err(being_ended(&view));
-        };
-        self.fs.check_view(&view).map_err(|error| snapshots::not_found(name, error))?;
-        asked.ends(&path_of(&view));
-        snapshots::delete(&self.fs, name)
+        self.transitions.ending(&view, || {
+            let found = self.fs.check_view(&view);
+            found.map_err(|error| snapshots::not_found(name, error))?;
+            asked.ends(&path_of(&view));
+            snapshots::delete(&self.fs, name)
+        })
     }
 
     /// Does a request of the command line.
@@ -139,25 +132,14 @@ impl ServedViews {
                 let name = transactions::begin(fs, InodeId::new(*root), options)?;
                 Ok(json!({ "id": name.name, "path": null }))
             }
-            ViewRequest::Commit { id } => self
-                .commit(&ViewName::transaction(id), asked)
-                .map(|()| Value::Null)
-                .map_err(|error| match error {
-                    CommitError::Failed(FsError::TryAgain) => {
-                        being_ended(&ViewName::transaction(id)).with_status(exit_status::CONFLICT)
-                    }
-                    error => transactions::not_committed(fs, id, error),
-                }),
-            ViewRequest::Abort { id } => self
-                .abort(&ViewName::transaction(id), asked)
-                .map(|()| Value::Null)
-                .map_err(|error| match error {
-                    CommitError::Failed(FsError::TryAgain) => {
-                        being_ended(&ViewName::transaction(id))
-                    }
-                    CommitError::Failed(error) => transactions::not_found(id, error),
-                    error => transactions::not_committed(fs, id, error),
-                }),
+            ViewRequest::Commit { id } => {
+                let name = ViewName::transaction(id);
+                self.commit(&name, asked).map_err(|error| error.explained(fs, &name))?;
+                Ok(Value::Null)
+            }
+            ViewRequest::Abort { id } => {
+                self.abort::<Error>(&ViewName::transaction(id), asked).map(|()| Value::Null)
+            }
             ViewRequest::ListTransactions => operations::list_transactions(fs, None)
                 .map(|listed| listed.into_iter().map(|(_, told)| told).collect()),
             ViewRequest::Diff { id } => operations::diff(fs, id),
@@ -174,6 +156,9 @@ impl ServedViews {
     /// Does what a program on a client's mount asks.
     fn transact(&self, what: Transact, asked: &Asked<'_>) -> FsResult<u64> {
         let name = |id: u64| ViewName::transaction(id.to_string());
+        let ended = |id: u64, done: std::result::Result<(), NotEnded>| {
+            done.map(|()| id).map_err(|error| error.told_to_program(&self.fs, id))
+        };
         match what {
             Transact::Begin { dir, how } => {
                 let options = transaction_options::parse(&how);
@@ -187,8 +172,14 @@ impl ServedViews {
                 let name = self.fs.begin_transaction(dir, &options)?;
                 name.name.parse().map_err(|_| FsError::Stale)
             }
-            Transact::Commit(id) => self.commit(&name(id), asked).map(|()| id).map_err(refused),
-            Transact::Abort(id) => self.abort(&name(id), asked).map(|()| id).map_err(refused),
+            Transact::Commit(id) => {
+                self.fs.transaction(&id.to_string())?;
+                ended(id, self.commit(&name(id), asked))
+            }
+            Transact::Abort(id) => {
+                self.fs.transaction(&id.to_string())?;
+                ended(id, self.abort(&name(id), asked))
+            }
         }
     }
 

@@ -18,8 +18,8 @@ use varve_fuse::{
 use varve_types::InodeId;
 use varve_vfs::{FsError, FsResult};
 
+use super::ViewService;
 use super::transitions::TransitionKind;
-use super::{BeingEnded, ViewService};
 use crate::error;
 use crate::mount_source::source_of;
 
@@ -181,18 +181,6 @@ impl ViewService {
         if let Some(Err(error)) = gone.map(|fs| fs.close()) {
             log::warn!("{}: {error}", name.path().display());
         }
-    }
-
-    /// Does `work`, which ends the view `name` if it succeeds. Meanwhile no thread attaches the view. REQUIRES: `work` first checks
-    /// that the view exists: `name` may be anything that a client sent, and so may the path where it would be mounted.
-    pub(super) fn ending<E: From<BeingEnded>>(
-        &self,
-        name: &ViewName,
-        work: impl FnOnce() -> std::result::Result<(), E>,
-    ) -> std::result::Result<(), E> {
-        let transition = self.transitions.take(name, TransitionKind::End);
-        let _transition = transition.ok_or_else(|| BeingEnded(name.clone()))?;
-        work()
     }
 
     /// Unmounts a view that ends and closes it. Programs in it get errors, unless `mode` is plain: then a view in use stays.

@@ -15,6 +15,7 @@
 
 mod admission_gate;
 mod attach;
+mod ends;
 mod follow;
 mod idle;
 mod leave;
@@ -31,7 +32,7 @@ use std::thread;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use varve::store::Present;
-use varve::{Error, Result, exit_status, snapshots, transactions};
+use varve::{Error, Result, snapshots, transactions};
 use varve_engine::paths::WritePaths;
 use varve_fs::fsck::Progress;
 use varve_fs::{CommitError, VarveFs, ViewKind, ViewName};
@@ -49,54 +50,9 @@ use crate::requests::operations;
 use crate::slots::Slots;
 use crate::transfer;
 use admission_gate::AdmissionGate;
-pub(crate) use transact::refused;
-pub(crate) use transitions::{TransitionKind, Transitions};
+pub(crate) use ends::NotEnded;
+pub(crate) use transitions::{BeingEnded, TransitionKind, Transitions};
 use usage::TransactionUsage;
-
-/// Why a transaction did not end, or what is missing of its commit.
-enum NotEnded {
-    Refused(CommitError),
-    /// Another request ends it.
-    ByAnother(BeingEnded),
-    Failed(Error),
-}
-
-/// Another request ends this view.
-struct BeingEnded(ViewName);
-
-impl NotEnded {
-    /// Whether the transaction stays open.
-    fn goes_on(&self) -> bool {
-        match self {
-            NotEnded::Refused(error) => error.committed().is_none(),
-            NotEnded::ByAnother(_) | NotEnded::Failed(_) => true,
-        }
-    }
-}
-
-impl From<Error> for NotEnded {
-    fn from(error: Error) -> NotEnded {
-        NotEnded::Failed(error)
-    }
-}
-
-impl From<BeingEnded> for NotEnded {
-    fn from(being: BeingEnded) -> NotEnded {
-        NotEnded::ByAnother(being)
-    }
-}
-
-/// The error for a view that another request ends.
-pub(crate) fn being_ended(name: &ViewName) -> Error {
-    BeingEnded(name.clone()).into()
-}
-
-impl From<BeingEnded> for Error {
-    fn from(BeingEnded(name): BeingEnded) -> Error {
-        Error::failed(format!("{} is being ended already", name.path().display()))
-            .hint("try again: by then it has ended or is open again")
-    }
-}
 
 /// The snapshots and transactions of one mount.
 pub(crate) struct ViewService {
@@ -275,15 +231,7 @@ impl ViewService {
             }
             ViewRequest::Commit { id } => {
                 let name = self.transaction(id);
-                self.commit(&name, None).map_err(|error| match error {
-                    NotEnded::Refused(error) => {
-                        transactions::not_committed(&self.fs(), &name.name, error)
-                    }
-                    NotEnded::ByAnother(being) => {
-                        Error::from(being).with_status(exit_status::CONFLICT)
-                    }
-                    NotEnded::Failed(error) => error,
-                })?;
+                self.commit(&name, None).map_err(|error| error.explained(&self.fs(), &name))?;
                 Ok(Value::Null)
             }
             ViewRequest::Abort { id } => {
@@ -327,7 +275,7 @@ impl ViewService {
     /// Deletes a snapshot that no program uses.
     fn delete_snapshot(&self, name: &str) -> Result<()> {
         let view = ViewName { kind: ViewKind::Snapshot, name: name.to_owned() };
-        self.ending(&view, || {
+        self.transitions.ending(&view, || {
             let found = self.fs().check_view(&view);
             found.map_err(|error| snapshots::not_found(name, error))?;
             self.end_unbound(&view)?;
@@ -358,7 +306,7 @@ impl ViewService {
         name: &ViewName,
         mode: UnmountMode,
     ) -> std::result::Result<(), E> {
-        self.ending(name, || {
+        self.transitions.ending(name, || {
             let found = self.fs().check_view(name);
             found.map_err(|error| transactions::not_found(&name.name, error))?;
             self.end(name, mode)?;
@@ -370,7 +318,7 @@ impl ViewService {
 
     /// Commits a transaction. With `waits` it waits for locks only if one of these slots is free.
     fn commit(&self, name: &ViewName, waits: Option<&Slots>) -> std::result::Result<(), NotEnded> {
-        let done = self.ending(name, || self.commit_ending(name, waits));
+        let done = self.transitions.ending(name, || self.commit_ending(name, waits));
         if !done.as_ref().is_err_and(NotEnded::goes_on) {
             self.name_changed(name);
         }

@@ -12,7 +12,18 @@
 use std::collections::HashMap;
 
 use parking_lot::{Condvar, Mutex};
+use varve::Error;
 use varve_fs::ViewName;
+
+/// Another request ends this view.
+pub(crate) struct BeingEnded(ViewName);
+
+impl From<BeingEnded> for Error {
+    fn from(BeingEnded(name): BeingEnded) -> Error {
+        Error::failed(format!("{} is being ended already", name.path().display()))
+            .hint("try again: by then it has ended or is open again")
+    }
+}
 
 /// What happens to a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +59,18 @@ impl Transitions {
         }
         taken.insert(name.clone(), TransitionKind::Detach);
         Some(Transition { transitions: self, name: name.clone() })
+    }
+
+    /// Does `work`, which ends the view `name` if it succeeds. Meanwhile no thread attaches the view. REQUIRES: `work` first checks
+    /// that the view exists: `name` may be anything that a client sent, and so may the path where it would be mounted.
+    pub(crate) fn ending<E: From<BeingEnded>>(
+        &self,
+        name: &ViewName,
+        work: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let transition = self.take(name, TransitionKind::End);
+        let _transition = transition.ok_or_else(|| BeingEnded(name.clone()))?;
+        work()
     }
 
     /// Begins a transition of the view `name`, after others that attach or detach it; `None` if the view ends.
