@@ -34,6 +34,16 @@ impl ServerAddress {
     }
 }
 
+/// Reads the secret that a server and its clients share, without white space around it. A file that holds none is refused.
+pub fn read_token(path: &Path) -> Result<Vec<u8>> {
+    let read = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
+    match read.trim_ascii() {
+        [] => Err(Error::failed(format!("{} holds no secret", path.display()))
+            .hint("`openssl rand -hex 32` makes one")),
+        token => Ok(token.to_vec()),
+    }
+}
+
 /// Returns whether `source` is the address of a server.
 pub fn is_server(source: &OsStr) -> bool {
     source.to_str().is_some_and(|source| source.starts_with(SCHEME))
@@ -47,6 +57,17 @@ pub(crate) fn state_dir(source: &Path, dir: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_is_not_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        assert!(read_token(&path).is_err());
+        std::fs::write(&path, "\n").unwrap();
+        assert!(read_token(&path).is_err());
+        std::fs::write(&path, " s3cret\n").unwrap();
+        assert_eq!(read_token(&path).unwrap(), b"s3cret");
+    }
 
     #[test]
     fn addresses_have_a_host_and_may_have_a_port_and_a_path() {

@@ -36,6 +36,7 @@ Mount options; of two opposites the last counts:
   giveway, nogiveway          have the daemon's threads yield to programs meanwhile, or not
   takeover                    fence off a process of another machine that has the store open; only for stores on shared storage
   hard, soft                  of a server: have programs wait for as long as it does not answer, or get EIO after timeo [default: hard]
+  token_file=FILE             of a server: the file with the secret that it asks for, by its whole path
   timeo=SECONDS               of a server, with soft: how long a call waits for its answer [default: 60]
   follow_every=SECONDS        with ro: look so often for what another machine has changed on shared storage; 0: stay at one state [default: 5]
   private, noprivate          mount for the daemon and its children alone if no other way is allowed, or fail

@@ -71,7 +71,7 @@ pub(crate) struct Arguments {
 /// Serves the store until a signal ends it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let token = match &arguments.token_file {
-        Some(path) => std::fs::read(path).map_err(|error| Error::io("read", path, &error))?,
+        Some(path) => mount::read_token(path)?,
         None => Vec::new(),
     };
     if token.is_empty() && !arguments.insecure && !arguments.listen.ip().is_loopback() {
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             LeasePolicy::None => Policy::None,
         },
         session: Duration::from_secs(arguments.session),
-        token: token.trim_ascii().to_vec(),
+        token,
     };
     serve::serve(&arguments.store, arguments.listen, &settings, &options, |ready| {
         show(ready, arguments.json);

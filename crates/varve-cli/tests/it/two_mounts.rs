@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use varve_testkit::rng::Rng;
 use varve_testkit::{eventually, soak};
 
-use crate::harness::{can_mount, run, varve};
+use crate::harness::{can_mount, fails, run, varve};
 use crate::served::Server;
 
 /// A store, its server, and the mounts of it, which are unmounted at the end.
@@ -102,6 +102,32 @@ impl Drop for Mounts {
             let _ = rustix::mount::unmount(self.path(name), rustix::mount::UnmountFlags::DETACH);
         }
     }
+}
+
+#[test]
+fn a_mount_needs_the_secret_of_its_server() {
+    let secrets = tempfile::tempdir().unwrap();
+    let [right, wrong] = ["right", "wrong"].map(|name| {
+        let path = secrets.path().join(name);
+        fs::write(&path, format!("{name}\n")).unwrap();
+        path
+    });
+    let Some(mut mounts) = Mounts::new(&[], &["--token-file", right.to_str().unwrap()]) else {
+        return;
+    };
+    fs::create_dir_all(mounts.path("a")).unwrap();
+    for options in ["rw".to_owned(), format!("token_file={}", wrong.display())] {
+        let mut mount = mounts.varve();
+        mount.args(["mount", "-o", &options]).arg(format!("varve://{}/", mounts.address));
+        let refused = fails(mount.arg(mounts.path("a")), 1);
+        assert!(refused.contains("token"), "{refused}");
+    }
+    mounts.mount_with("a", &format!("token_file={}", right.display()));
+    fs::write(mounts.path("a").join("f"), "one").unwrap();
+    // A view has a connection of its own.
+    run(mounts.varve().args(["snapshot", "create"]).arg(mounts.path("a")).arg("s"));
+    assert_eq!(fs::read(mounts.path("a").join(".varve/snapshots/s/f")).unwrap(), b"one");
+    mounts.end();
 }
 
 /// The process that serves the mount on `dir`: it has that in its arguments.

@@ -29,7 +29,7 @@ use super::signals::unmount_on_signals;
 use crate::control::server::Control;
 use crate::control::{Ready, Report, answer};
 use crate::error;
-use crate::server_address::{ServerAddress, state_dir};
+use crate::server_address::{ServerAddress, read_token, state_dir};
 
 /// How long the last sync of a mount that ends waits for the server.
 const SYNC_WAIT_MAX: Duration = Duration::from_secs(20);
@@ -83,7 +83,7 @@ fn not_connected(error: &ConnectError) -> Error {
     Error::failed(error.to_string()).hint(match error {
         ConnectError::Network(..) => "see whether `varve serve` runs there, and listens on an address that this machine reaches",
         ConnectError::Protocol(..) => "see which program listens there, and whether both are of the same version",
-        ConnectError::Refused(_) => "see the messages of the server",
+        ConnectError::Refused(_) => "see the messages of the server; `-o token_file=FILE` gives the secret that it asks for",
         ConnectError::Thread(_) => "see how many threads this user may have",
     })
 }
@@ -209,7 +209,7 @@ pub(super) fn connect(
         path: address.path.as_bytes().to_vec(),
         name: format!("{host}:{}", dir.display()),
         client: [env.random(), env.random()],
-        token: Vec::new(),
+        token: choices.token_file.as_deref().map_or(Ok(Vec::new()), read_token)?,
         read_only: choices.read_only,
         wait_max: wait_max(choices),
     };

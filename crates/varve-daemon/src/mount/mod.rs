@@ -37,4 +37,4 @@ pub use umount::{Unmounted, unmount_and_wait};
 
 pub use crate::control::Ready;
 pub use crate::error::not_unmounted;
-pub use crate::server_address::is_server;
+pub use crate::server_address::{is_server, read_token};

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use varve::{Error, Result, size};
@@ -11,7 +12,7 @@ use varve_fuse::Transport;
 /// All mount options, for messages.
 const KNOWN: &str = "ro rw noatime relatime strictatime diratime nodiratime allow_other noallow_other default_permissions suid nosuid dev nodev exec noexec symfollow nosymfollow \
                      lazytime sync async dirsync acl noacl memory=SIZE threads=N transport=auto|dev|uring passthrough nopassthrough newfiles=auto|small|large \
-                     idlepoll noidlepoll giveway nogiveway private noprivate takeover hard soft timeo=SECONDS follow_every=SECONDS \
+                     idlepoll noidlepoll giveway nogiveway private noprivate takeover hard soft timeo=SECONDS token_file=FILE follow_every=SECONDS \
                      defaults, and what only mount(8) reads (auto noauto nofail user users owner group _netdev x-*)";
 
 /// How to mount a store.
@@ -63,6 +64,8 @@ pub struct Choices {
     pub soft: bool,
     /// How long calls wait for a server if they may fail, in seconds; `None` takes the default.
     pub timeout_s: Option<u32>,
+    /// The file with the secret that a server asks for.
+    pub token_file: Option<PathBuf>,
     /// How often a mount with `ro` looks for later states of a store on shared storage; zero never looks, `None` takes the default.
     pub follow_every: Option<Duration>,
 }
@@ -111,9 +114,13 @@ impl Choices {
         *self != flags
     }
 
-    /// Fails if the options limit how long calls wait for a server where they would have no effect.
-    pub(super) fn check_waiting(&self, has_server: bool) -> Result<()> {
+    /// Fails if options of mounts of a server would have no effect.
+    pub(super) fn check_server(&self, has_server: bool) -> Result<()> {
         let has_times = self.soft || self.timeout_s.is_some();
+        if self.token_file.is_some() && !has_server {
+            return Err(Error::usage("`token_file` is an option of mounts of a server")
+                .hint("leave it out: a store that is mounted here asks for no secret"));
+        }
         if has_times && !has_server {
             return Err(Error::usage("`soft` and `timeo` are options of mounts of a server")
                 .hint("leave them out: a store that is mounted here waits for no server"));
@@ -169,6 +176,7 @@ impl Choices {
             ("takeover", None) => self.take_over = true,
             ("hard", None) => self.soft = false,
             ("soft", None) => self.soft = true,
+            ("token_file", Some(text)) => self.token_file = Some(token_file(text)?),
             ("timeo", Some(text)) => self.timeout_s = Some(timeout_s(text)?),
             ("memory", Some(text)) => self.memory_bytes = Some(memory(text)?),
             ("threads", Some(text)) => {
@@ -199,6 +207,16 @@ impl Choices {
         }
         Ok(true)
     }
+}
+
+/// The path of a file with a secret. Who mounts in the background may be in another directory.
+fn token_file(text: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    Err(Error::usage(format!("`{text}` is no absolute path"))
+        .hint("token_file= takes the whole path of a file"))
 }
 
 /// A number of seconds to wait for a server.
@@ -306,13 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn times_to_wait_are_for_soft_mounts_of_a_server() {
+    fn some_options_are_for_mounts_of_a_server() {
         let check = |options, has_server| {
-            Choices::parse(options, false).unwrap().check_waiting(has_server).is_ok()
+            Choices::parse(options, false).unwrap().check_server(has_server).is_ok()
         };
         assert!(check("soft", true) && check("soft,timeo=5", true) && check("hard", true));
         assert!(check("hard", false) && !check("soft", false) && !check("timeo=5", false));
         assert!(!check("timeo=5", true) && !check("soft,timeo=5,hard", true));
+        assert!(check("token_file=/t", true) && !check("token_file=/t", false));
     }
 
     #[test]
@@ -335,6 +354,8 @@ mod tests {
             "timeo=0",
             "timeo=1.5",
             "timeo=86401",
+            "token_file",
+            "token_file=relative",
             "follow_every",
             "follow_every=-1",
             "follow_every=0.01",

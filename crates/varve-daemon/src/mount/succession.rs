@@ -59,7 +59,7 @@ pub fn serve(
 ) -> Result<()> {
     allocator::limit_arenas();
     let address = ServerAddress::parse(store);
-    choices.check_waiting(address.is_some())?;
+    choices.check_server(address.is_some())?;
     if let Some(address) = address {
         return client::serve(store, &address?, dir, choices, ready);
     }
