@@ -4,11 +4,16 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, openat, syncfs};
 
 use crate::Failure;
+
+/// How long a process may be busy with what came before, and the time in which it must hardly work to be done with it.
+const SETTLE_WAIT_MAX: Duration = Duration::from_secs(60);
+const SETTLE_WINDOW: Duration = Duration::from_millis(50);
 
 /// What went to and from a block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,6 +122,33 @@ pub(crate) fn cpu_in_stat(process: &str, field: usize) -> Result<Duration, Failu
     Ok(Duration::from_millis(10 * (one + other)))
 }
 
+/// CPU time of a process since its start. Of the threads that are there it is known to the nanosecond, with those that have ended only
+/// in hundredths of a second, rounded down: the larger one is nearer.
+pub(crate) fn cpu_of(process: u32) -> Result<Duration, Failure> {
+    let mut nanos = 0_u64;
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        // A thread may end between the listing and the reading.
+        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        let running = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        nanos += running.ok_or_else(|| format!("unexpected schedstat: {text}"))?;
+    }
+    // Fields 14 and 15 of proc_pid_stat(5): user and system time.
+    Ok(Duration::from_nanos(nanos).max(cpu_in_stat(&process.to_string(), 14)?))
+}
+
+/// Waits until a process has nothing more to do, such as to take note of what the kernel has forgotten.
+pub(crate) fn settle(process: u32) -> Result<(), Failure> {
+    let begin = Instant::now();
+    while begin.elapsed() < SETTLE_WAIT_MAX {
+        let before = cpu_of(process)?;
+        thread::sleep(SETTLE_WINDOW);
+        if cpu_of(process)?.saturating_sub(before) < SETTLE_WINDOW / 50 {
+            return Ok(());
+        }
+    }
+    Err(format!("process {process} is still busy after {SETTLE_WAIT_MAX:?}").into())
+}
+
 /// Set for the process that already runs in its own namespace.
 const NAMESPACE_MARK: &str = "VARVE_BENCH_NAMESPACE";
 
@@ -147,6 +179,7 @@ pub(crate) fn is_namespace_private() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meter::{cpu_of_this_process, cpu_of_this_thread};
 
     #[test]
     fn sizes_of_proc_are_read() {
@@ -168,5 +201,16 @@ mod tests {
             return varve_testkit::skipped(&format!("this kernel keeps peaks of memory: {error}"));
         }
         assert!(peak() < BYTES, "{}", peak());
+    }
+
+    /// What a thread of the daemon had taken was lost with its end.
+    #[test]
+    fn threads_that_have_ended_count() {
+        let taken = Duration::from_millis(100);
+        let busy = thread::spawn(move || while cpu_of_this_thread() < taken {});
+        busy.join().expect("a thread");
+        let whole = cpu_of_this_process();
+        let found = cpu_of(std::process::id()).expect("CPU time");
+        assert!(found + Duration::from_millis(50) >= whole, "{found:?} of {whole:?}");
     }
 }

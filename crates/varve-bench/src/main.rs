@@ -2,7 +2,8 @@
 //!
 //! `compare` takes targets ([`target`]) and a workload ([`workload`]), runs the one on the other by workers
 //! ([`crew`], [`meter`]), checks what was done, and reports ([`report`]). `versions` measures what it costs to keep, copy
-//! and take back whole trees ([`mod@versions`]), `transactions` what it costs to build in one ([`mod@transactions`]).
+//! and take back whole trees ([`mod@versions`]), `transactions` what it costs to build in one ([`mod@transactions`]), `rpc` what calls of a
+//! server cost ([`mod@rpc`]).
 #![allow(clippy::disallowed_methods, reason = "a benchmark drives the machine itself")]
 
 mod chart;
@@ -21,8 +22,10 @@ mod output;
 mod place;
 mod random;
 mod report;
+mod rpc;
 mod run;
 mod scratch;
+mod server;
 mod source_tree;
 mod target;
 mod trace;
@@ -67,6 +70,8 @@ enum Command {
     Versions(Box<versions::Options>),
     /// Measure builds in transactions beside builds without, alone and side by side
     Transactions(Box<transactions::Options>),
+    /// Measure calls of a metadata server over TCP, many at once, without a mount
+    Rpc(rpc::Options),
     /// Make a tree of files like those that were found in use
     Generate(generate::Options),
     /// The sizes, depths and skew of a tree of files
@@ -100,8 +105,8 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Comparison {
-    /// What to measure (repeatable): ext4, xfs, btrfs, tmpfs, varve, library, null, each as NAME[:OPTION,...], or the
-    /// path of a directory, as ./here; varve and library take @DIR for a store in DIR
+    /// What to measure (repeatable): ext4, xfs, btrfs, tmpfs, varve, served, library, null, each as NAME[:OPTION,...], or
+    /// the path of a directory, as ./here; varve, served and library take @DIR for a store in DIR
     #[arg(short, long = "target", value_name = "TARGET", required = true)]
     targets: Vec<Spec>,
     /// Rounds; the report gives medians
@@ -204,6 +209,12 @@ fn transactions(options: &transactions::Options) -> Result<(), Failure> {
     transactions::run(options, &ground(options.base.as_ref(), varve, options.image_size)?)
 }
 
+fn rpc(options: &rpc::Options) -> Result<(), Failure> {
+    let varve = program(options.varve.as_deref(), "varve")?;
+    handle_signals()?;
+    rpc::run(options, &varve)
+}
+
 fn compare(options: &Comparison) -> Result<(), Failure> {
     let crew = Crew {
         workers: options.workers,
@@ -275,6 +286,7 @@ fn main() -> ExitCode {
         Command::Compare(options) => compare(&options),
         Command::Versions(options) => versions(&options),
         Command::Transactions(options) => transactions(&options),
+        Command::Rpc(options) => rpc(&options),
         Command::Generate(options) => generate::run(&options),
         Command::Fsstats { dir, json } => fsstats::run(&dir, json),
         Command::Ids(options) => ids::run(&options),

@@ -77,7 +77,19 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("varve-testkit", &["varve-types", "varve-env", "varve-format", "varve-schema", "varve-vfs"]),
-    ("varve-bench", &["varve-types", "varve-env", "varve-vfs", "varve-fs", "varve-trace", "varve"]),
+    (
+        "varve-bench",
+        &[
+            "varve-types",
+            "varve-env",
+            "varve-vfs",
+            "varve-fs",
+            "varve-wire",
+            "varve-client",
+            "varve-trace",
+            "varve",
+        ],
+    ),
     ("xtask", &[]),
 ];
 

@@ -25,10 +25,6 @@ const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long the daemon may take to end after its mount is gone.
 const EXIT_WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// How long the daemon may be busy with what came before, and the time in which it must hardly work to be done with it.
-const SETTLE_WAIT_MAX: Duration = Duration::from_secs(60);
-const SETTLE_WINDOW: Duration = Duration::from_millis(50);
-
 /// A running daemon. Dropped, it is killed and its mount detached; if this process dies it gets SIGTERM, which
 /// unmounts.
 pub(super) struct Daemon {
@@ -114,40 +110,18 @@ impl Daemon {
 
     /// Waits until it has nothing more to do, such as to take note of what the kernel has forgotten.
     pub(super) fn settle(&self) -> Result<(), Failure> {
-        let begin = Instant::now();
-        while begin.elapsed() < SETTLE_WAIT_MAX {
-            let before = self.cpu()?;
-            thread::sleep(SETTLE_WINDOW);
-            if self.cpu()?.saturating_sub(before) < SETTLE_WINDOW / 50 {
-                return Ok(());
-            }
-        }
-        Err(format!("the daemon is still busy after {SETTLE_WAIT_MAX:?}").into())
+        machine::settle(self.id()?)
     }
 
     /// CPU time since its start.
     pub(super) fn cpu(&self) -> Result<Duration, Failure> {
-        cpu_of(self.id()?)
+        machine::cpu_of(self.id()?)
     }
 
     /// The most memory it has taken, in bytes.
     pub(super) fn memory_peak_bytes(&self) -> Result<u64, Failure> {
         memory_bytes(&format!("/proc/{}/status", self.id()?), "VmHWM")
     }
-}
-
-/// CPU time of a process since its start. Of the threads that are there it is known to the nanosecond, with those that have ended only
-/// in hundredths of a second, rounded down: the larger one is nearer.
-fn cpu_of(process: u32) -> Result<Duration, Failure> {
-    let mut nanos = 0_u64;
-    for task in fs::read_dir(format!("/proc/{process}/task"))? {
-        // A thread may end between the listing and the reading.
-        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-        let running = text.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
-        nanos += running.ok_or_else(|| format!("unexpected schedstat: {text}"))?;
-    }
-    // Fields 14 and 15 of proc_pid_stat(5): user and system time.
-    Ok(Duration::from_nanos(nanos).max(machine::cpu_in_stat(&process.to_string(), 14)?))
 }
 
 impl Drop for Daemon {
@@ -157,22 +131,5 @@ impl Drop for Daemon {
         let _ = unmount(&self.mount_point, UnmountFlags::DETACH);
         drop(child.kill());
         drop(child.wait());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::meter::{cpu_of_this_process, cpu_of_this_thread};
-
-    /// What a thread of the daemon had taken was lost with its end.
-    #[test]
-    fn threads_that_have_ended_count() {
-        let taken = Duration::from_millis(100);
-        let busy = thread::spawn(move || while cpu_of_this_thread() < taken {});
-        busy.join().expect("a thread");
-        let whole = cpu_of_this_process();
-        let found = cpu_of(std::process::id()).expect("CPU time");
-        assert!(found + Duration::from_millis(50) >= whole, "{found:?} of {whole:?}");
     }
 }

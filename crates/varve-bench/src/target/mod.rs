@@ -5,6 +5,7 @@
 //! | a path | a directory of its own below it; there is nothing to mount |
 //! | `ext4`, `xfs`, `btrfs` | an image over a loop device |
 //! | `varve` | a store in a directory, or on an ext4 image of its own, and a daemon that mounts it |
+//! | `served` | such a store, a server for it, and a daemon that mounts the server |
 //! | `library` | the same store, opened in this process |
 //! | `tmpfs`, `null` | memory: taking them away would lose everything, so they stay |
 
@@ -89,7 +90,7 @@ enum Backing {
     /// tmpfs on this directory.
     Tmpfs(PathBuf),
     /// A store, mounted or opened.
-    Store(Store),
+    Store(Box<Store>),
     /// A file system without storage.
     Null(Daemon),
 }
@@ -123,7 +124,7 @@ impl Target {
             Kind::Xfs => image(Format::Xfs, inodes, options)?,
             Kind::Btrfs => image(Format::Btrfs, inodes, options)?,
             // Only large files are files below.
-            Kind::Varve | Kind::Library if spec.dir.is_none() => {
+            Kind::Varve | Kind::Served | Kind::Library if spec.dir.is_none() => {
                 let large = large_file_bytes_min(spec)?;
                 image(Format::Ext4, inodes.min(ground.image_bytes / large), String::new())?
             }
@@ -131,8 +132,13 @@ impl Target {
         };
         let below = image.as_ref().map_or(scratch.path(), Image::mount_point).to_path_buf();
         let backing = match spec.kind {
-            Kind::Varve => Backing::Store(Store::mounted(spec, ground, &below, &scratch)?),
-            Kind::Library => Backing::Store(Store::opened(spec, ground, &below)?),
+            Kind::Varve => {
+                Backing::Store(Box::new(Store::mounted(spec, ground, &below, &scratch)?))
+            }
+            Kind::Served => {
+                Backing::Store(Box::new(Store::served(spec, ground, &below, &scratch)?))
+            }
+            Kind::Library => Backing::Store(Box::new(Store::opened(spec, ground, &below)?)),
             Kind::Null => Backing::Null(null(spec, ground, &scratch)?),
             Kind::Tmpfs => Backing::Tmpfs(tmpfs(spec, &scratch)?),
             _ => Backing::None,
@@ -220,8 +226,8 @@ impl Target {
     /// is served in their own process. `None` if the kernel serves them.
     pub(crate) fn daemon_cpu(&self, workers: Duration) -> Result<Option<Duration>, Failure> {
         match &self.backing {
-            Backing::Store(store) => match store.daemon() {
-                Some(daemon) => daemon.cpu().map(Some),
+            Backing::Store(store) => match store.cpu()? {
+                Some(cpu) => Ok(Some(cpu)),
                 None => Ok(Some(cpu_of_this_process().saturating_sub(workers))),
             },
             Backing::Null(daemon) => daemon.cpu().map(Some),

@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Tmpfs,
     /// A mount of a Varve store.
     Varve,
+    /// A mount of a server of a Varve store.
+    Served,
     /// A Varve store, called without the kernel.
     Library,
     /// A FUSE file system without storage.
@@ -56,6 +58,7 @@ impl FromStr for Spec {
             "btrfs" => Kind::Btrfs,
             "tmpfs" => Kind::Tmpfs,
             "varve" => Kind::Varve,
+            "served" => Kind::Served,
             "library" => Kind::Library,
             "null" => Kind::Null,
             _ if text.contains('/') => {
@@ -64,14 +67,14 @@ impl FromStr for Spec {
             }
             _ => {
                 return Err(format!(
-                    "`{text}` is no target: ext4, xfs, btrfs, tmpfs, varve, library, null, or the path of a \
+                    "`{text}` is no target: ext4, xfs, btrfs, tmpfs, varve, served, library, null, or the path of a \
                      directory, as ./{text}"
                 )
                 .into());
             }
         };
-        if dir.is_some() && !matches!(kind, Kind::Varve | Kind::Library) {
-            return Err(format!("{text}: only varve and library lie in a directory").into());
+        if dir.is_some() && !matches!(kind, Kind::Varve | Kind::Served | Kind::Library) {
+            return Err(format!("{text}: only varve, served and library lie in a directory").into());
         }
         let options = options.split(',').filter(|o| !o.is_empty()).map(str::to_owned).collect();
         Ok(Spec { kind, options, dir, text: text.to_owned() })
@@ -97,7 +100,7 @@ impl Spec {
             Kind::Ext4 => installed("mkfs.ext4", "e2fsprogs"),
             Kind::Xfs => installed("mkfs.xfs", "xfsprogs"),
             Kind::Btrfs => installed("mkfs.btrfs", "btrfs-progs"),
-            Kind::Varve => built(&ground.varve, "-p varve-cli --bins"),
+            Kind::Varve | Kind::Served => built(&ground.varve, "-p varve-cli --bins"),
             Kind::Null => built(&ground.null, "-p varve-fuse --example null"),
             Kind::Library => Store::library_options(self).map(drop),
             Kind::Path(_) | Kind::Tmpfs => Ok(()),

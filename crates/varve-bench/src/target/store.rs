@@ -1,10 +1,11 @@
-//! A Varve store, mounted by a daemon or opened in this process.
+//! A Varve store, mounted by a daemon, served and mounted by two, or opened in this process.
 //!
 //! Options: `dev`, `uring` or `auto` choose the transport of a mount; those of [`FORMAT_OPTIONS`] with a value go to
 //! `varve format`; the rest are mount options, of which the library knows `memory=SIZE`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use varve::FileSystem;
 use varve::check::{self, CheckOptions};
@@ -17,6 +18,7 @@ use crate::Failure;
 use crate::machine::{self, memory_bytes};
 use crate::run::Step;
 use crate::scratch::Scratch;
+use crate::server::Server;
 
 /// Options that a store is formatted with.
 const FORMAT_OPTIONS: &[&str] = &[
@@ -48,6 +50,14 @@ enum Served {
         log: PathBuf,
         daemon: Option<Daemon>,
     },
+    /// By a server, and a daemon that mounts that, while they run.
+    Remote {
+        program: PathBuf,
+        options: Vec<String>,
+        mount_point: PathBuf,
+        logs: [PathBuf; 2],
+        running: Option<(Daemon, Server)>,
+    },
     /// By this process, while it is open; whether its peak of memory counts from then.
     Opened { options: MountOptions, file_system: Option<FileSystem>, has_own_peak: bool },
 }
@@ -61,16 +71,8 @@ impl Store {
         scratch: &Scratch,
     ) -> Result<Store, Failure> {
         let path = format(spec, ground, below)?;
-        let transport = |option: &str| match option {
-            "auto" | "dev" | "uring" => format!("transport={option}"),
-            other => other.to_owned(),
-        };
-        let mount: Vec<String> = split(spec).1.into_iter().map(transport).collect();
         let mount_point = scratch.dir("varve")?;
-        let mut args = vec!["mount".to_owned(), "-f".to_owned()];
-        if !mount.is_empty() {
-            args.extend(["-o".to_owned(), mount.join(",")]);
-        }
+        let mut args = mount_options(spec);
         args.extend([&path, &mount_point].map(|path| path.to_string_lossy().into_owned()));
         let served = Served::Mounted {
             program: ground.varve.clone(),
@@ -80,6 +82,25 @@ impl Store {
             daemon: None,
         };
         let mut store = Store { path, served };
+        store.start()?;
+        Ok(store)
+    }
+
+    /// Formats one in `below`, serves it, and mounts the server.
+    pub(super) fn served(
+        spec: &Spec,
+        ground: &Ground,
+        below: &Path,
+        scratch: &Scratch,
+    ) -> Result<Store, Failure> {
+        let served = Served::Remote {
+            program: ground.varve.clone(),
+            options: mount_options(spec),
+            mount_point: scratch.dir("varve")?,
+            logs: ["serve.log", "varve.log"].map(|name| scratch.path().join(name)),
+            running: None,
+        };
+        let mut store = Store { path: format(spec, ground, below)?, served };
         store.start()?;
         Ok(store)
     }
@@ -112,6 +133,15 @@ impl Store {
             Served::Mounted { program, args, mount_point, log, daemon } => {
                 *daemon = Some(Daemon::start(program, args, mount_point, log)?);
             }
+            Served::Remote { program, options, mount_point, logs, running } => {
+                let [of_server, of_mount] = logs;
+                let server = Server::start(program, &self.path, &[], of_server)?;
+                let mut args = options.clone();
+                let what = format!("varve://{}/", server.address());
+                args.extend([what, mount_point.to_string_lossy().into_owned()]);
+                let daemon = Daemon::start(program, &args, mount_point, of_mount)?;
+                *running = Some((daemon, server));
+            }
             Served::Opened { options, file_system, has_own_peak } => {
                 // Not every kernel does.
                 *has_own_peak = machine::forget_memory_peak().is_ok();
@@ -125,6 +155,11 @@ impl Store {
     pub(super) fn stop(&mut self) -> Result<(), Failure> {
         match &mut self.served {
             Served::Mounted { daemon, .. } => daemon.take().map_or(Ok(()), |mut it| it.unmount()),
+            Served::Remote { running, .. } => {
+                let Some((mut daemon, server)) = running.take() else { return Ok(()) };
+                daemon.unmount()?;
+                server.stop()
+            }
             Served::Opened { file_system, .. } => {
                 Ok(file_system.take().map_or(Ok(()), FileSystem::close)?)
             }
@@ -135,24 +170,35 @@ impl Store {
     pub(super) fn vfs(&self) -> Option<Arc<dyn Vfs>> {
         match &self.served {
             Served::Opened { file_system, .. } => file_system.as_ref().map(FileSystem::vfs),
-            Served::Mounted { .. } => None,
+            Served::Mounted { .. } | Served::Remote { .. } => None,
         }
     }
 
     /// Where it is mounted, or the store's own directory.
     pub(super) fn mount_point(&self) -> &Path {
         match &self.served {
-            Served::Mounted { mount_point, .. } => mount_point,
+            Served::Mounted { mount_point, .. } | Served::Remote { mount_point, .. } => mount_point,
             Served::Opened { .. } => &self.path,
         }
     }
 
-    /// The process that serves it, if it is mounted.
+    /// The process of the mount, if it is mounted.
     pub(super) fn daemon(&self) -> Option<&Daemon> {
         match &self.served {
             Served::Mounted { daemon, .. } => daemon.as_ref(),
+            Served::Remote { running, .. } => running.as_ref().map(|(daemon, _)| daemon),
             Served::Opened { .. } => None,
         }
+    }
+
+    /// CPU time since the start of the processes of the mount and the server; `None` if it is not mounted.
+    pub(super) fn cpu(&self) -> Result<Option<Duration>, Failure> {
+        let Some(daemon) = self.daemon() else { return Ok(None) };
+        let of_server = match &self.served {
+            Served::Remote { running: Some((_, server)), .. } => machine::cpu_of(server.id())?,
+            _ => Duration::ZERO,
+        };
+        Ok(Some(daemon.cpu()? + of_server))
     }
 
     /// The most memory that who serves it has taken since it was started, in bytes; `None` if that cannot be told.
@@ -160,6 +206,11 @@ impl Store {
         match &self.served {
             Served::Mounted { daemon, .. } => {
                 daemon.as_ref().map(Daemon::memory_peak_bytes).transpose()
+            }
+            Served::Remote { running, .. } => {
+                let Some((daemon, server)) = running else { return Ok(None) };
+                let of_server = memory_bytes(&format!("/proc/{}/status", server.id()), "VmHWM")?;
+                Ok(Some(daemon.memory_peak_bytes()? + of_server))
             }
             Served::Opened { has_own_peak, .. } => {
                 let peak = has_own_peak.then(|| memory_bytes("/proc/self/status", "VmHWM"));
@@ -179,6 +230,20 @@ impl Store {
             }
         }
     }
+}
+
+/// The first arguments of `varve` for a mount.
+fn mount_options(spec: &Spec) -> Vec<String> {
+    let transport = |option: &str| match option {
+        "auto" | "dev" | "uring" => format!("transport={option}"),
+        other => other.to_owned(),
+    };
+    let options: Vec<String> = split(spec).1.into_iter().map(transport).collect();
+    let mut args = vec!["mount".to_owned(), "-f".to_owned()];
+    if !options.is_empty() {
+        args.extend(["-o".to_owned(), options.join(",")]);
+    }
+    args
 }
 
 /// The options of `spec` that are for `varve format`, and the others.

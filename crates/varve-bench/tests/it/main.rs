@@ -3,6 +3,7 @@
 
 mod compare;
 mod faults;
+mod rpc;
 mod support;
 mod targets;
 mod tools;

@@ -27,7 +27,7 @@ pub(crate) fn possible(targets: &[&'static str]) -> Vec<&'static str> {
     let program =
         |name: &str| Command::new("sh").args(["-c", &format!("command -v {name}")]).output();
     let is_possible = |target: &&str| match *target {
-        "varve" => may_loop() && may_mount(),
+        "varve" | "served" => may_loop() && may_mount(),
         "library" => may_loop(),
         kind => {
             may_loop() && program(&format!("mkfs.{kind}")).is_ok_and(|out| out.status.success())
@@ -55,7 +55,7 @@ fn loops(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn targets_are_made_remounted_and_taken_away() {
-    let targets = possible(&["ext4", "xfs", "btrfs", "varve", "library"]);
+    let targets = possible(&["ext4", "xfs", "btrfs", "varve", "served", "library"]);
     let Some(first) = targets.first() else { return };
     let dir = tempfile::tempdir().expect("temporary directory");
     let mut args = vec!["compare", "--rounds", "1", "--json", "--image-size", "400M", "-t", first];
@@ -71,7 +71,7 @@ fn targets_are_made_remounted_and_taken_away() {
             round["space_bytes"].is_u64() && round["slab_bytes"].as_u64() > Some(0),
             "{target}"
         );
-        let is_served = ["varve", "library"].iter().any(|name| target["target"] == *name);
+        let is_served = ["varve", "served", "library"].iter().any(|name| target["target"] == *name);
         assert_eq!(round["memory_peak_bytes"].is_u64(), is_served, "{target}");
         assert_eq!(round["daemon_cpu_us"].is_f64(), is_served, "{target}");
         // What closing a store, or unmounting any other, writes before a phase that begins cold was not counted at all.
