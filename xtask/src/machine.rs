@@ -1,8 +1,8 @@
 //! The machine under a run: its own mount namespace, its scratch directory, the `varve` program and its
 //! daemon.
 //!
-//! [`Varve`] is a store and its mount, served by a [`Daemon`]; with `VARVE_TEST_SERVER` set it is the mount of a client
-//! whose server has the store.
+//! [`Varve`] is a store and its mounts, each served by a [`Daemon`]: one mount, or with `VARVE_TEST_SERVER` set any number of
+//! clients of a server that has the store.
 //!
 //! Nothing stays behind: [`enter_private_namespace`] moves the run into a mount namespace of its own, so
 //! that every mount (and every loop device under one) goes away with the last process of the run, however
@@ -53,6 +53,11 @@ pub(crate) fn may_switch_users() -> bool {
     let ids = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let count = ids.split_whitespace().nth(2).and_then(|count| count.parse::<u64>().ok());
     rustix::process::geteuid().is_root() && count.is_some_and(|count| count > 1)
+}
+
+/// Whether stores are mounted through a server.
+pub(crate) fn is_served() -> bool {
+    std::env::var_os(THROUGH_SERVER).is_some()
 }
 
 /// A temporary directory for one run.
@@ -125,14 +130,19 @@ pub(crate) fn target_dir() -> Result<PathBuf, Failure> {
     Ok(metadata.target_directory)
 }
 
-/// A store, its mount point and the daemon that serves it.
+/// A store and its mounts.
 pub(crate) struct Varve {
     program: PathBuf,
     store: PathBuf,
-    mount_point: PathBuf,
     log: PathBuf,
     mount_args: Vec<String>,
     server: Option<Server>,
+    mounts: Vec<Mount>,
+}
+
+/// A mount point, and the daemon that serves it while it is mounted.
+struct Mount {
+    point: PathBuf,
     daemon: Option<Daemon>,
 }
 
@@ -158,12 +168,18 @@ impl Varve {
         Ok(Varve {
             program: program.to_path_buf(),
             store,
-            mount_point: scratch.dir("varve")?,
             log: scratch.path(LOG_NAME),
             mount_args: mount_args.to_vec(),
             server: None,
-            daemon: None,
+            mounts: vec![Mount { point: scratch.dir("varve")?, daemon: None }],
         })
+    }
+
+    /// Has one more mount from the next [`Varve::mount`] on. REQUIRES: [`is_served`].
+    pub(crate) fn add_mount(&mut self, scratch: &Scratch) -> Outcome {
+        let point = scratch.dir(&format!("varve-{}", self.mounts.len()))?;
+        self.mounts.push(Mount { point, daemon: None });
+        Ok(())
     }
 
     /// The program under test.
@@ -173,48 +189,75 @@ impl Varve {
 
     /// Where the file system appears.
     pub(crate) fn mount_point(&self) -> &Path {
-        &self.mount_point
+        &self.mounts[0].point
     }
 
-    /// Starts the daemon in the foreground of a child process and waits until the mount answers.
+    /// Where each of its mounts appears.
+    pub(crate) fn mount_points(&self) -> impl Iterator<Item = &Path> {
+        self.mounts.iter().map(|mount| mount.point.as_path())
+    }
+
+    /// Starts the daemons in the foreground of child processes and waits until the mounts answer.
     pub(crate) fn mount(&mut self) -> Outcome {
         self.mount_with(&[])
     }
 
     /// The same with further arguments.
     pub(crate) fn mount_with(&mut self, arguments: &[&str]) -> Outcome {
-        let mut source = self.store.clone();
-        if std::env::var_os(THROUGH_SERVER).is_some() {
-            let server = Server::start(&self.program, &self.store, &self.log)?;
-            source = server.source().into();
-            self.server = Some(server);
+        if is_served() && self.server.is_none() {
+            self.server = Some(Server::start(&self.program, &self.store, &self.log)?);
         }
-        let mut command = daemon::command(&self.program);
-        command
-            .args(["mount", "-f"])
-            .args(&self.mount_args)
-            .args(arguments)
-            .arg(source)
-            .arg(&self.mount_point);
-        self.daemon = Some(Daemon::start(command, &self.mount_point, &self.log)?);
+        let server = self.server.as_ref().map(|server| PathBuf::from(server.source()));
+        let source = server.as_ref().unwrap_or(&self.store);
+        for mount in &mut self.mounts {
+            let mut command = daemon::command(&self.program);
+            command
+                .args(["mount", "-f"])
+                .args(&self.mount_args)
+                .args(arguments)
+                .arg(source)
+                .arg(&mount.point);
+            mount.daemon = Some(Daemon::start(command, &mount.point, &self.log)?);
+        }
         Ok(())
     }
 
-    /// Unmounts and waits for the daemon's end, which must be clean.
+    /// Unmounts and waits for the daemons' ends, which must be clean.
     pub(crate) fn unmount(&mut self) -> Outcome {
-        Step::new(&self.program).arg("umount").arg(&self.mount_point).quiet()?;
-        self.daemon.take().map_or(Ok(()), Daemon::wait_for_end)?;
+        for mount in &mut self.mounts {
+            Step::new(&self.program).arg("umount").arg(&mount.point).quiet()?;
+            mount.daemon.take().map_or(Ok(()), Daemon::wait_for_end)?;
+        }
         self.server.take().map_or(Ok(()), Server::stop)
     }
 
-    /// Kills the daemon without warning (SIGKILL) and takes the dead mount away.
+    /// Kills all daemons, and the server, without warning (SIGKILL) and takes the dead mounts away.
     pub(crate) fn kill(&mut self) -> Outcome {
-        let Some(daemon) = self.daemon.take() else { return Err("no daemon runs".into()) };
-        daemon.kill()?;
-        // The server dies without warning too.
+        // A mount that waits for its server answers nothing, not even to be looked at: the server goes last.
+        (0..self.mounts.len()).try_for_each(|at| self.kill_one(at))?;
         drop(self.server.take());
-        unmount(&self.mount_point, UnmountFlags::DETACH)?;
         Ok(())
+    }
+
+    /// The same for the mount `at` alone.
+    pub(crate) fn kill_one(&mut self, at: usize) -> Outcome {
+        let mount = &mut self.mounts[at];
+        let Some(daemon) = mount.daemon.take() else { return Err("no daemon runs".into()) };
+        daemon.kill()?;
+        unmount(&mount.point, UnmountFlags::DETACH)?;
+        Ok(())
+    }
+
+    /// Kills the server without warning and starts it again in the same place, under its clients.
+    pub(crate) fn restart_server(&mut self) -> Outcome {
+        let Some(server) = self.server.take() else { return Err("no server runs".into()) };
+        self.server = Some(server.start_again(&self.program, &self.store, &self.log)?);
+        Ok(())
+    }
+
+    /// Whether a server has the store.
+    pub(crate) fn has_server(&self) -> bool {
+        self.server.is_some()
     }
 
     /// Checks the store, which must not be mounted.

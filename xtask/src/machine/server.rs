@@ -25,6 +25,30 @@ impl Server {
     pub(super) fn start(program: &Path, store: &Path, log: &Path) -> Result<Server, Failure> {
         // A port that was free a moment ago.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        Server::start_at(address, program, store, log)
+    }
+
+    /// Kills it without warning (SIGKILL) and starts another in its place; fails if it has ended before.
+    pub(super) fn start_again(
+        mut self,
+        program: &Path,
+        store: &Path,
+        log: &Path,
+    ) -> Result<Server, Failure> {
+        if let Some(status) = self.child.try_wait()? {
+            return Err(format!("the server ended before: {status}").into());
+        }
+        let address = self.address;
+        drop(self);
+        Server::start_at(address, program, store, log)
+    }
+
+    fn start_at(
+        address: SocketAddr,
+        program: &Path,
+        store: &Path,
+        log: &Path,
+    ) -> Result<Server, Failure> {
         let said = std::fs::File::options().create(true).append(true).open(log)?;
         let mut command = daemon::command(program);
         command.arg("serve").arg(store).args(["--listen", &address.to_string()]);

@@ -42,7 +42,7 @@ pub(super) struct Found {
 }
 
 /// What a name stands for; files by inode number.
-#[derive(PartialEq, Eq)]
+#[derive(PartialEq, Eq, Debug)]
 enum Entry {
     File { ino: u64, links: u64, mode: u32, bytes: Vec<u8>, xattr: Option<String> },
     Symlink(String),
@@ -73,7 +73,10 @@ impl Found {
         let now = Found::read(dir, number)?;
         let mut paths = self.names.keys().chain(now.names.keys());
         match paths.find(|path| self.names.get(*path) != now.names.get(*path)) {
-            Some(path) => Err(format!("{path} is not what it was after an earlier kill").into()),
+            Some(path) => {
+                let what = changed(self.names.get(path), now.names.get(path));
+                Err(format!("{path} is not what it was after an earlier kill: {what}").into())
+            }
             None => Ok(()),
         }
     }
@@ -147,9 +150,27 @@ fn is_between(old: &[u8], new: &[u8], found: &[u8]) -> bool {
 }
 
 fn difference(wanted: &[u8], found: &[u8]) -> String {
-    let at = wanted.iter().zip(found).position(|(wanted, found)| wanted != found);
-    let at = at.map_or("no byte".to_owned(), |at| format!("byte {at}"));
-    format!("{} bytes, {} wanted; {at} differs", found.len(), wanted.len())
+    let differs: Vec<usize> =
+        (0..wanted.len().min(found.len())).filter(|at| wanted[*at] != found[*at]).collect();
+    let at = match (differs.first(), differs.last()) {
+        (Some(first), Some(last)) => {
+            format!("{} bytes from {first} to {last} differ", differs.len())
+        }
+        _ => "no byte differs".to_owned(),
+    };
+    format!("{} bytes, {} wanted; {at}", found.len(), wanted.len())
+}
+
+/// How an entry differs from what it was.
+fn changed(before: Option<&Entry>, now: Option<&Entry>) -> String {
+    match (before, now) {
+        (Some(Entry::File { bytes: before, .. }), Some(Entry::File { bytes: now, .. }))
+            if before != now =>
+        {
+            difference(before, now)
+        }
+        _ => format!("{now:?}, was {before:?}"),
+    }
 }
 
 fn read_into(hands: &Hands, path: &str, names: &mut BTreeMap<String, Entry>) -> Outcome {

@@ -10,6 +10,10 @@
 //!    since only the death of the machine may lose what was not synced.
 //! 4. What a round leaves stays for [`ROUNDS_KEPT`] more and must still be the same after each of their kills.
 //!
+//! With `VARVE_TEST_SERVER` set, two mounts of one server have half of the writers each. Before the kill the server is killed
+//! and started again, once or twice, which no writer may notice. Then all are killed at once; or, in half of the rounds, one
+//! mount after the other while the server goes on. What a writer did is compared on the mount that it did not use.
+//!
 //! Shared maps are not among the steps, which take `unsafe`: the suites fsx and fio and the databases have them.
 
 mod check;
@@ -25,6 +29,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use check::Found;
 use model::Model;
 
@@ -35,6 +41,9 @@ use crate::run::{Failure, Outcome};
 
 /// Processes that write at once.
 const WRITERS: u64 = 4;
+
+/// Mounts of a server that they share.
+const MOUNTS_SERVED: usize = 2;
 
 /// Rounds whose files stay and are compared again.
 const ROUNDS_KEPT: usize = 3;
@@ -47,7 +56,8 @@ const LOAD: std::ops::Range<u64> = 40..900;
 
 /// What a round left.
 struct Round {
-    dir: PathBuf,
+    /// Its directory below a mount point.
+    name: String,
     /// What was found of each writer, by its number.
     found: Vec<Found>,
 }
@@ -75,6 +85,9 @@ pub(super) fn run(task: &Task) -> Outcome {
 fn rounds(task: &Task, program: &Path, scratch: &Scratch) -> Outcome {
     let begin = Instant::now();
     let mut varve = Varve::format(program, scratch, &task.how.mount_arg)?;
+    if machine::is_served() {
+        (1..MOUNTS_SERVED).try_for_each(|_| varve.add_mount(scratch))?;
+    }
     varve.mount()?;
     let mut kept: VecDeque<Round> = VecDeque::new();
     let mut sum = Sum::default();
@@ -95,12 +108,12 @@ fn rounds(task: &Task, program: &Path, scratch: &Scratch) -> Outcome {
             .into()
         };
         let round = one(&mut varve, seed, &mut sum).map_err(failed)?;
-        kept.iter().try_for_each(check_again).map_err(failed)?;
+        kept.iter().try_for_each(|round| check_again(&varve, round)).map_err(failed)?;
         kept.push_back(round);
         if kept.len() > ROUNDS_KEPT
             && let Some(oldest) = kept.pop_front()
         {
-            fs::remove_dir_all(oldest.dir)?;
+            fs::remove_dir_all(varve.mount_point().join(oldest.name))?;
         }
     }
     varve.unmount()?;
@@ -117,35 +130,43 @@ fn rounds(task: &Task, program: &Path, scratch: &Scratch) -> Outcome {
 
 /// Writers, the kill, the check of the store, the mount, the check of what the writers did.
 fn one(varve: &mut Varve, seed: u64, sum: &mut Sum) -> Result<Round, Failure> {
-    let dir = varve.mount_point().join(format!("round-{seed}"));
-    fs::create_dir(&dir)?;
-    make_places(&dir, WRITERS)?;
+    let name = format!("round-{seed}");
+    let dirs: Vec<PathBuf> = varve.mount_points().map(|mount| mount.join(&name)).collect();
+    fs::create_dir(&dirs[0])?;
+    make_places(&dirs[0], WRITERS)?;
     let seeds: Vec<u64> = (0..WRITERS).map(|number| seed * WRITERS + number + 1).collect();
     let mut children = Vec::new();
     for (number, seed) in seeds.iter().enumerate() {
-        children.push(start(&dir, number, *seed)?);
+        children.push(start(&dirs[number % dirs.len()], number, *seed)?);
     }
     let mut random = Random::new(seed);
-    let load = Duration::from_millis(LOAD.start + random.below(LOAD.end - LOAD.start));
-    let tales = kill_under_load(children, load, || varve.kill())?;
+    let tales = kill_under_load(varve, children, &mut random)?;
+    if !varve.has_server() {
+        varve.fsck()?;
+    }
+    varve.mount()?;
     for told in &tales {
         sum.steps += told.len() as u64;
         sum.syncs += told.iter().filter(|byte| **byte == b's').count() as u64;
     }
     sum.rounds += 1;
-    varve.fsck()?;
-    varve.mount()?;
     let mut found = Vec::new();
-    for (number, (seed, told)) in (0..).zip(seeds.into_iter().zip(tales)) {
+    for (number, (seed, told)) in seeds.into_iter().zip(tales).enumerate() {
         let steps = told.len() as u64;
         let (model, under_way) = Model::after(seed, steps);
-        let checked = check::check(&dir, number, &model, &under_way);
+        let dir = other(&dirs, number);
+        let checked = check::check(dir, number as u64, &model, &under_way);
         found.push(checked.map_err(|error| {
             let dir = dir.display();
             format!("{dir}, writer {number} (seed {seed}, {steps} steps acknowledged): {error}")
         })?);
     }
-    Ok(Round { dir, found })
+    Ok(Round { name, found })
+}
+
+/// Of the same directory on all mounts, the one on which what `writer` did is looked at: the next to its own.
+fn other(dirs: &[PathBuf], writer: usize) -> &Path {
+    &dirs[(writer + 1) % dirs.len()]
 }
 
 /// The directories in which `writers` work.
@@ -168,13 +189,43 @@ fn start(dir: &Path, number: usize, seed: u64) -> Result<Child, Failure> {
         .map_err(|error| format!("cannot start a writer: {error}").into())
 }
 
-/// Waits until every writer has told a step, and then for `load`; kills. Returns what each writer told.
+/// Lets the writers work and kills what serves them. Returns what each writer told.
 fn kill_under_load(
+    varve: &mut Varve,
     writers: Vec<Child>,
-    load: Duration,
-    kill: impl FnOnce() -> Outcome,
+    random: &mut Random,
+) -> Result<Vec<Vec<u8>>, Failure> {
+    let mut load = || Duration::from_millis(LOAD.start + random.below(LOAD.end - LOAD.start));
+    end_under_load(writers, |are_at_work| {
+        thread::sleep(load());
+        if !machine::is_served() {
+            are_at_work(0)?;
+            return varve.kill();
+        }
+        for _ in 0..=load().as_millis() % 2 {
+            are_at_work(0)?;
+            varve.restart_server()?;
+            thread::sleep(load());
+        }
+        are_at_work(0)?;
+        if load().as_millis() % 2 == 0 {
+            return varve.kill();
+        }
+        varve.kill_one(0)?;
+        thread::sleep(load());
+        are_at_work(1)?;
+        varve.kill_one(1)
+    })
+}
+
+/// Waits until every writer has told a step; calls `end`, after which all must end. Returns what each writer told. `end` gets
+/// what fails if writers have ended already, other than those of so many first mounts.
+fn end_under_load(
+    writers: Vec<Child>,
+    end: impl FnOnce(&dyn Fn(usize) -> Outcome) -> Outcome,
 ) -> Result<Vec<Vec<u8>>, Failure> {
     let (sender, begun) = channel();
+    let pids: Vec<Pid> = writers.iter().map(Pid::from_child).collect();
     let listen_to = |writer| {
         let sender = sender.clone();
         move || listen(writer, &sender)
@@ -182,20 +233,34 @@ fn kill_under_load(
     thread::scope(|scope| {
         let listeners: Vec<_> =
             writers.into_iter().map(|writer| scope.spawn(listen_to(writer))).collect();
-        let has_begun = listeners.iter().all(|_| begun.recv_timeout(FIRST_WAIT_MAX).is_ok());
-        thread::sleep(load);
-        let ended = listeners.iter().position(thread::ScopedJoinHandle::is_finished);
-        // Whatever is wrong, without it the writers would not end.
-        kill()?;
+        let are_at_work = |mounts_killed: usize| {
+            let mut rest = listeners.iter().enumerate();
+            let ended = rest.find(|(number, listener)| {
+                number % MOUNTS_SERVED >= mounts_killed && listener.is_finished()
+            });
+            match ended {
+                Some((number, _)) => {
+                    Err(format!("writer {number} lost its files before the kill").into())
+                }
+                None => Ok(()),
+            }
+        };
+        let outcome = if listeners.iter().all(|_| begun.recv_timeout(FIRST_WAIT_MAX).is_ok()) {
+            end(&are_at_work)
+        } else {
+            Err(format!("no step within {FIRST_WAIT_MAX:?}").into())
+        };
+        if outcome.is_err() {
+            // They would not end.
+            for pid in pids {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
         let ends = listeners.into_iter().map(thread::ScopedJoinHandle::join);
         let tales = ends
             .map(|end| end.map_err(|_| Failure::from("a listener panicked"))?)
-            .collect::<Result<_, Failure>>()?;
-        match ended {
-            Some(number) => Err(format!("writer {number} lost its files before the kill").into()),
-            None if !has_begun => Err(format!("no step within {FIRST_WAIT_MAX:?}").into()),
-            None => Ok(tales),
-        }
+            .collect::<Result<_, Failure>>();
+        outcome.and(tales)
     })
 }
 
@@ -212,10 +277,12 @@ fn listen(mut child: Child, begun: &Sender<()>) -> Result<Vec<u8>, Failure> {
     if status.success() { Ok(told) } else { Err(format!("a writer failed: {status}").into()) }
 }
 
-fn check_again(round: &Round) -> Outcome {
-    (0..).zip(&round.found).try_for_each(|(number, found)| {
-        let checked = found.check_again(&round.dir, number);
-        checked.map_err(|error| format!("{}, writer {number}: {error}", round.dir.display()).into())
+fn check_again(varve: &Varve, round: &Round) -> Outcome {
+    let dirs: Vec<PathBuf> = varve.mount_points().map(|mount| mount.join(&round.name)).collect();
+    round.found.iter().enumerate().try_for_each(|(number, found)| {
+        let dir = other(&dirs, number);
+        let checked = found.check_again(dir, number as u64);
+        checked.map_err(|error| format!("{}, writer {number}: {error}", dir.display()).into())
     })
 }
 
@@ -236,13 +303,15 @@ mod tests {
     fn a_writer_that_ends_before_the_kill_fails_the_round() {
         let dir = tempfile::tempdir().unwrap();
         let killed = dir.path().join("killed");
-        let kill = || fs::write(&killed, "").map_err(Failure::from);
-        let load = Duration::from_millis(LOAD.end);
+        let kill = |are_at_work: &dyn Fn(usize) -> Outcome| {
+            thread::sleep(Duration::from_millis(LOAD.end));
+            are_at_work(0)?;
+            Ok(fs::write(&killed, "")?)
+        };
         let writers = vec![writer(Some(&killed)), writer(None)];
-        let error = kill_under_load(writers, load, kill).unwrap_err().to_string();
+        let error = end_under_load(writers, kill).unwrap_err().to_string();
         assert_eq!(error, "writer 1 lost its files before the kill");
-        fs::remove_file(&killed).unwrap();
         let writers = vec![writer(Some(&killed)), writer(Some(&killed))];
-        assert_eq!(kill_under_load(writers, load, kill).unwrap(), [b".", b"."]);
+        assert_eq!(end_under_load(writers, kill).unwrap(), [b".", b"."]);
     }
 }
