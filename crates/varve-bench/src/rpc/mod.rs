@@ -2,7 +2,7 @@
 //!
 //! 1. For each combination of clients, depth and directories: a new store and a server for it ([`crate::server`]).
 //! 2. Each client connects and has one directory, its own or one for all. Then come the calls in turn ([`Call`]), each client with as many under
-//!    way as the depth says, on one connection ([`line`]) or by threads of the client that mounts have ([`library`]).
+//!    way as the depth says, on one connection ([`mod@line`]) or by threads of the client that mounts have ([`library`]).
 //! 3. CPU time of the server is that of its process, with flushes and merges; of clients that of their threads.
 //!
 //! The combinations follow one another in each round, so that what changes on the machine meets all of them.
