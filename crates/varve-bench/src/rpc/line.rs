@@ -50,7 +50,10 @@ impl Input {
     /// The next message that has come, and where the one behind it begins.
     fn next(&self) -> Result<Option<(Frame<'_>, usize)>, Failure> {
         let frame = frame::first(&self.bytes[self.begin..self.end])?;
-        Ok(frame.map(|frame| (self.begin + frame.bytes, frame)).map(|(at, frame)| (frame, at)))
+        Ok(frame.map(|frame| {
+            let behind = self.begin + frame.bytes;
+            (frame, behind)
+        }))
     }
 }
 

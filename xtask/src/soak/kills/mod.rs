@@ -251,9 +251,11 @@ fn end_under_load(
             Err(format!("no step within {FIRST_WAIT_MAX:?}").into())
         };
         if outcome.is_err() {
-            // They would not end.
-            for pid in pids {
-                let _ = kill_process(pid, Signal::KILL);
+            // They would not end. The number of one that has ended may be another process's by now.
+            for (pid, listener) in pids.into_iter().zip(&listeners) {
+                if !listener.is_finished() {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
             }
         }
         let ends = listeners.into_iter().map(thread::ScopedJoinHandle::join);
