@@ -196,7 +196,8 @@ pub(crate) fn printable_path(told: &Value) -> Vec<u8> {
     })
 }
 
-fn on_one_line(text: &str) -> String {
+/// A text with control characters escaped.
+pub(crate) fn on_one_line(text: &str) -> String {
     text.chars().fold(String::new(), |mut line, letter| {
         match letter.is_control() {
             true => line.extend(letter.escape_default()),

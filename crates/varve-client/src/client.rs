@@ -46,7 +46,7 @@ pub enum ConnectError {
     #[error("{0} does not answer as a metadata server: {1}")]
     Protocol(String, #[source] FrameError),
     /// The server does not let the client in.
-    #[error("the server refuses the mount: {0}")]
+    #[error("the server does not let this machine in: {0}")]
     Refused(String),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]

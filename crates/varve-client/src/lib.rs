@@ -19,7 +19,9 @@
 mod calls;
 mod client;
 mod deadline;
+mod dial;
 mod files;
+mod inquiry;
 mod leases;
 mod nodes;
 mod notices;
@@ -27,3 +29,4 @@ mod silence;
 mod transport;
 
 pub use client::{Client, ConnectError, Forgetful, Options, Within};
+pub use inquiry::inquire;

@@ -18,7 +18,7 @@
 
 use std::cell::Cell;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -29,17 +29,12 @@ use varve_wire::{Answer, FrameError, Header, Hello, Node, Notice, Refused, Reque
 
 use crate::client::{ConnectError, Inner, Options};
 use crate::deadline::Deadline;
-use crate::silence::notice_silence;
+use crate::dial::{CONNECT_MAX, GLANCE, dial, unheard};
 
 /// The most connections for requests.
 const LINES_MAX: usize = 8;
-/// How long one attempt to connect may take.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// Pauses between attempts grow from the first to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-
-/// How long a read waits before its thread looks whether its call has waited for too long.
-const GLANCE: Duration = Duration::from_millis(100);
 
 /// The number of the connection for notices.
 const NOTICES: u32 = 0;
@@ -149,7 +144,7 @@ struct Line {
 
 /// What came and is not decoded.
 #[derive(Default)]
-struct Input {
+pub(crate) struct Input {
     bytes: Vec<u8>,
     begin: usize,
     /// Which connection it came from.
@@ -239,7 +234,7 @@ impl Line {
 
 impl Input {
     /// Reads the next message from `stream`. After `TimedOut` the rest of a message that has begun may be read later.
-    fn next(&mut self, stream: &TcpStream, deadline: Deadline) -> io::Result<Frame<'_>> {
+    pub(crate) fn next(&mut self, stream: &TcpStream, deadline: Deadline) -> io::Result<Frame<'_>> {
         loop {
             let wrong = |error: FrameError| io::Error::new(io::ErrorKind::InvalidData, error);
             let have = self.bytes.len() - self.begin;
@@ -741,19 +736,8 @@ fn hello(
     deadline: Deadline,
 ) -> Result<(TcpStream, Welcome, u32), ConnectError> {
     let deadline = deadline.within(CONNECT_MAX);
-    // A timeout of zero is none.
-    let left = || deadline.left(CONNECT_MAX).max(Duration::from_millis(1));
     let failed = |error: io::Error| ConnectError::Network(options.address.clone(), error);
-    let mut tried = Err(io::Error::other("the name stands for no address"));
-    for address in options.address.to_socket_addrs().map_err(failed)? {
-        tried = TcpStream::connect_timeout(&address, left());
-        if tried.is_ok() {
-            break;
-        }
-    }
-    let stream = tried.map_err(failed)?;
-    notice_silence(&stream).map_err(failed)?;
-    stream.set_read_timeout(Some(GLANCE)).map_err(failed)?;
+    let stream = dial(&options.address, deadline)?;
     stream.set_write_timeout(options.wait_max).map_err(failed)?;
     let mut message = Vec::new();
     let hello = Hello {
@@ -768,7 +752,8 @@ fn hello(
     varve_wire::encode(&mut message, Header::new(Kind::Hello, 0), &hello, &[]);
     (&stream).write_all(&message).map_err(failed)?;
     let mut input = Input::default();
-    let Frame { header, body, .. } = input.next(&stream, deadline).map_err(failed)?;
+    let heard = input.next(&stream, deadline);
+    let Frame { header, body, .. } = heard.map_err(|error| unheard(&options.address, error))?;
     let wrong = |error| ConnectError::Protocol(options.address.clone(), error);
     match header.kind {
         Kind::Welcome => {

@@ -162,6 +162,10 @@ impl InUse {
                     }
                 })
             }
+            None if socket::is_in(dir, socket::CONTROL) => error.hint(match self.holder.pid {
+                Some(pid) => format!("`kill {pid}` stops the server; its mounts wait until it is back"),
+                None => "stop the server; its mounts wait until it is back".to_owned(),
+            }),
             None => error.hint("wait for that process or stop it"),
         }
     }

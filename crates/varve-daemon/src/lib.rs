@@ -9,7 +9,8 @@
 //! - `service`: the mounts of snapshots and transactions within it, and what is asked about them.
 //! - `control`: the socket on which the daemon is asked. [`kv`]: the one for dictionaries.
 //! - [`upgrade`]: another program for a mount in use.
-//! - [`serve`]: serves a store to mounts on other machines, with its snapshots and transactions (`served_views`).
+//! - [`serve`]: serves a store to mounts on other machines, with its snapshots and transactions (`served_views`), as a
+//!   service (`ready_notice`) that says what it does (`served_status`, `metrics`; `served_store` on this machine).
 //! - [`nfs`]: serves a store over NFS. [`logging`]: where messages go.
 //!
 //! The clients' side; where no daemon serves the store, they open it and do the same themselves:
@@ -29,13 +30,17 @@ mod error;
 pub mod holder;
 pub mod kv;
 pub mod logging;
+mod metrics;
 pub mod mount;
 mod mount_source;
 mod mount_table;
 pub mod nfs;
+mod ready_notice;
 pub mod redesign;
 pub mod requests;
 pub mod serve;
+mod served_status;
+mod served_store;
 mod served_views;
 mod server_address;
 mod service;

@@ -8,26 +8,34 @@
 //! opens it.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use varve::{Error, Result, snapshots, transaction_options, transactions};
+use varve_env::Env;
+use varve_env::os::OsEnv;
 use varve_fs::{CommitError, Committed, VarveFs, ViewKind, ViewName};
-use varve_server::{Asked, Host, View};
+use varve_server::{Asked, Host, Status, View};
 use varve_types::InodeId;
-use varve_vfs::{FsError, FsResult, Transact};
+use varve_vfs::{FsError, FsResult, Transact, Vfs};
 use varve_wire::Failure;
 
 use crate::control::{Question, Report, ViewRequest};
 use crate::requests::operations;
+use crate::served_status;
 use crate::service::{BeingEnded, NotEnded, TransitionKind, Transitions};
 use crate::transfer;
 
 /// The views of a store.
 pub(crate) struct ServedViews {
     fs: Arc<VarveFs>,
+    store: PathBuf,
+    /// Where the server listens, and since when, in seconds.
+    address: SocketAddr,
+    since_secs: i64,
     open: Mutex<HashMap<ViewName, Arc<VarveFs>>>,
     transitions: Transitions,
 }
@@ -41,8 +49,22 @@ fn view_at(path: &[u8]) -> Option<ViewName> {
 }
 
 impl ServedViews {
-    pub(crate) fn new(fs: Arc<VarveFs>) -> ServedViews {
-        ServedViews { fs, open: Mutex::default(), transitions: Transitions::default() }
+    /// The views of the store in the directory `store`, whose server listens on `address`.
+    pub(crate) fn new(fs: Arc<VarveFs>, store: &Path, address: SocketAddr) -> ServedViews {
+        let since_secs = OsEnv::new().now().secs();
+        let (open, transitions) = (Mutex::default(), Transitions::default());
+        let store = store.canonicalize().unwrap_or_else(|_| store.to_path_buf());
+        ServedViews { fs, store, address, since_secs, open, transitions }
+    }
+
+    pub(crate) fn fs(&self) -> &Arc<VarveFs> {
+        &self.fs
+    }
+
+    /// What the server and its store have and do.
+    pub(crate) fn told(&self, status: &Status) -> Value {
+        let file_system = self.fs.status_json();
+        served_status::report((&self.store, self.address, self.since_secs), status, &file_system)
     }
 
     fn opened(&self, name: &ViewName) -> FsResult<View> {
@@ -96,7 +118,7 @@ impl ServedViews {
     }
 
     /// Does a request of the command line.
-    fn answered(&self, request: &ViewRequest, asked: &Asked<'_>) -> Result<Value> {
+    pub(crate) fn answered(&self, request: &ViewRequest, asked: &Asked<'_>) -> Result<Value> {
         let fs = &self.fs;
         match request {
             ViewRequest::CreateSnapshot { name } => {
@@ -231,6 +253,10 @@ impl Host for ServedViews {
         if let Some(Err(error)) = gone.map(|fs| fs.close()) {
             log::warn!("{}: {error}", String::from_utf8_lossy(path));
         }
+    }
+
+    fn report(&self, status: &Status) -> Vec<u8> {
+        self.told(status).to_string().into_bytes()
     }
 
     fn ask(&self, request: &[u8], read_only: bool, asked: &Asked<'_>) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! What a mount does: the requests that its daemon serves, and what the engine does for them.
+//! What a mount or a server ([`served_status`]) does: the requests that its daemon serves, and what the engine does for them.
 //!
 //! The daemon counts from its start ([`take`]); the difference of two counts is what happened between them ([`Stats::since`]). It times a
 //! sample of each kind of request (`varve_fuse`, `meters.rs`), in buckets from which quantiles are read.
@@ -11,19 +11,26 @@ use serde_json::Value;
 use varve::{Error, Result};
 
 use crate::mount_table::find_mount;
+use crate::served_status;
 use crate::status::{ask, ask_daemon};
 use crate::target::not_on_mount;
 
 /// The attribute of a mount's root that holds the counts of requests.
 const REQUESTS_XATTR: &str = "user.varve.requests";
 
-/// What a mount did in a period.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// What a mount or a server did in a period.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Stats {
     /// The length of the period, in seconds.
     pub seconds: f64,
     /// The requests, by kind.
     pub operations: BTreeMap<String, Requests>,
+    /// Counts of a server, by name; nothing for a mount.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub server: BTreeMap<String, u64>,
+    /// What a server has at the end of the period, by name; nothing for a mount.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub server_now: BTreeMap<String, u64>,
     /// The engine's counters, by name.
     pub engine: BTreeMap<String, u64>,
     /// What was asked of shared storage, by name; nothing for a store in a local directory.
@@ -54,24 +61,32 @@ struct RequestReport {
     operations: BTreeMap<String, Requests>,
 }
 
-/// What the mount at `path` or above it did since its daemon began.
-pub fn take(path: &Path) -> Result<Stats> {
+/// What the mount at `path` or above it, the server of the store `path`, or the server with this address did since it began. `token` is
+/// the file with the secret that a server asks for.
+pub fn take(path: &Path, token: Option<&Path>) -> Result<Stats> {
+    if let Some(told) = served_status::ask(path, token)? {
+        return served_status::stats(&told);
+    }
     let mount = find_mount(path)?.ok_or_else(|| not_on_mount(path))?;
     let told: RequestReport = serde_json::from_value(ask(&mount.dir, REQUESTS_XATTR)?)
         .map_err(|error| Error::not_understood("what the daemon says of requests", error))?;
     let daemon = ask_daemon(&mount.dir)?;
+    Ok(Stats { seconds: told.seconds, operations: told.operations, ..of_file_system(&daemon) })
+}
+
+/// The counts of the engine and of storage, of what a file system says of itself.
+pub(crate) fn of_file_system(told: &Value) -> Stats {
     let numbers = |of: &Value, are_wanted: fn(&str) -> bool| {
         let fields = of.as_object().into_iter().flatten();
         let numbers = fields.filter_map(|(name, value)| Some((name.clone(), value.as_u64()?)));
         numbers.filter(|(name, _)| are_wanted(name)).collect()
     };
-    Ok(Stats {
-        seconds: told.seconds,
-        operations: told.operations,
-        engine: numbers(&daemon["engine"]["counters"], |_| true),
-        storage: numbers(&daemon["storage"], |_| true),
-        engine_bytes: numbers(&daemon["engine"], |name| name.ends_with("_bytes")),
-    })
+    Stats {
+        engine: numbers(&told["engine"]["counters"], |_| true),
+        storage: numbers(&told["storage"], |_| true),
+        engine_bytes: numbers(&told["engine"], |name| name.ends_with("_bytes")),
+        ..Stats::default()
+    }
 }
 
 impl Stats {
@@ -96,6 +111,8 @@ impl Stats {
         Stats {
             seconds: self.seconds - before.seconds,
             operations: operations.filter(|(_, requests)| *requests != nothing).collect(),
+            server: less(&self.server, &before.server),
+            server_now: self.server_now.clone(),
             engine: less(&self.engine, &before.engine),
             storage: less(&self.storage, &before.storage),
             engine_bytes: self.engine_bytes.clone(),
@@ -103,9 +120,10 @@ impl Stats {
     }
 
     /// The text format of Prometheus, version 0.0.4. Its histograms contain the timed requests.
+    #[allow(clippy::cast_precision_loss, reason = "is plotted")]
     pub fn to_prometheus(&self) -> String {
         let mut text = Exposition::default();
-        text.family("varve_requests_total", "counter", "Requests of the kernel.");
+        text.family("varve_requests_total", "counter", "Requests, by kind.");
         for (name, requests) in &self.operations {
             text.sample("varve_requests_total", &operation(name), requests.count);
         }
@@ -114,7 +132,11 @@ impl Stats {
             text.sample("varve_requests_failed_total", &operation(name), requests.failed);
         }
         let family = "varve_request_seconds";
-        text.family(family, "histogram", "From taking a request up to its answer; a sample.");
+        text.family(
+            family,
+            "histogram",
+            "From taking a request up to its answer; of a mount a sample.",
+        );
         for (name, requests) in &self.operations {
             let mut sum = 0;
             for (end, count) in &requests.buckets {
@@ -126,6 +148,20 @@ impl Stats {
             text.sample(&format!("{family}_bucket"), &infinite, requests.timed);
             text.sample(&format!("{family}_sum"), &operation(name), seconds(requests.nanos));
             text.sample(&format!("{family}_count"), &operation(name), requests.timed);
+        }
+        for (field, count) in &self.server {
+            // Prometheus has times in seconds.
+            let (name, count) = match field.strip_suffix("_nanos") {
+                Some(field) => (format!("varve_server_{field}_seconds_total"), seconds(*count)),
+                None => (format!("varve_server_{field}_total"), *count as f64),
+            };
+            text.family(&name, "counter", served_status::help(field));
+            text.sample(&name, "", count);
+        }
+        for (field, value) in &self.server_now {
+            let name = format!("varve_server_{field}");
+            text.family(&name, "gauge", served_status::help(field));
+            text.sample(&name, "", value);
         }
         for (name, count) in &self.engine {
             let name = format!("varve_engine_{name}_total");
@@ -223,6 +259,8 @@ mod tests {
         Stats {
             seconds,
             operations: [("LOOKUP".to_owned(), lookups)].into(),
+            server: BTreeMap::new(),
+            server_now: BTreeMap::new(),
             engine: [("writes".to_owned(), writes)].into(),
             storage: [("reads".to_owned(), 3 * writes)].into(),
             engine_bytes: [("memory_bytes".to_owned(), 10)].into(),

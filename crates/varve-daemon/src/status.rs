@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use varve::store::{self, Holder, machine_to_read};
 use varve::{Error, Result, anchor};
+use varve_engine::paths::WritePaths;
 use varve_env::Env;
 use varve_fs::Superblock;
 use varve_fs::superblock::engine_dir;
@@ -16,6 +17,8 @@ use varve_types::limits::XATTR_VALUE_BYTES_MAX;
 use crate::holder::{self, seen_mount};
 use crate::mount_source::store_and_view;
 use crate::mount_table::find_mount;
+use crate::served_status;
+use crate::server_address::is_server;
 use crate::target::{PathMeaning, meaning_of};
 
 /// The extended attribute of a mount's root that gives the daemon's own status.
@@ -48,6 +51,8 @@ pub struct Status {
     pub session: Option<Value>,
     /// The daemon's own status: counters, sizes, cache hits.
     pub daemon: Option<Value>,
+    /// What the server of the store says of itself, if one has it.
+    pub server: Option<Value>,
     /// Why the daemon gives no status, although the store is mounted.
     pub daemon_error: Option<String>,
 }
@@ -57,6 +62,30 @@ fn without_secret<S: serde::Serializer>(
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
     superblock.public().serialize(serializer)
+}
+
+/// What the server with the address `path` says of itself; `None` if `path` is no address. `token` is the file with the secret that the
+/// server asks for.
+pub fn of_server(path: &Path, token: Option<&Path>) -> Result<Option<Value>> {
+    if is_server(path.as_os_str()) || token.is_some() {
+        return served_status::ask(path, token);
+    }
+    Ok(None)
+}
+
+/// The status of the mount of a server at `path` or above it; `None` if there is none.
+pub fn of_server_mount(path: &Path) -> Result<Option<Value>> {
+    let Some(mount) = find_mount(path)? else { return Ok(None) };
+    if !is_server(&mount.source) {
+        return Ok(None);
+    }
+    Ok(Some(json!({
+        "address": Path::new(&mount.source).written(),
+        "mount_point": mount.dir.written(),
+        "read_only": mount.read_only,
+        "session": ask_session(&mount.dir)?,
+        "file_system": ask_daemon(&mount.dir)?,
+    })))
 }
 
 /// The status of a store, or of the store that is mounted at `path` or above it.
@@ -81,13 +110,21 @@ fn of_store(dir: &Path, mount: Option<&MountPoint>) -> Result<Status> {
     let answer = found.as_ref().map(|mount| ask_daemon(&mount.dir));
     let session = found.as_ref().and_then(|mount| ask_session(&mount.dir).ok());
     // The status of a mount needs its daemon's answer; that of a store does not.
-    let (daemon, daemon_error) = match answer {
+    let (daemon, mut daemon_error) = match answer {
         Some(Ok(answer)) => (Some(answer), None),
         Some(Err(error)) if mount.is_some() => return Err(error),
         Some(Err(error)) => (None, Some(error.message().to_owned())),
         None => (None, None),
     };
+    let server = match (&found, &holder) {
+        (None, Some(_)) => served_status::ask(dir, None).unwrap_or_else(|error| {
+            daemon_error = Some(error.message().to_owned());
+            None
+        }),
+        _ => None,
+    };
     Ok(Status {
+        server,
         store: dir.to_path_buf(),
         address: anchor::settings(dir)?.map(|settings| settings.uri),
         superblock,

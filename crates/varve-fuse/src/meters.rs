@@ -12,12 +12,12 @@
 //! ready.
 #![allow(clippy::disallowed_methods, reason = "times requests, not the store")]
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use varve_types::{Timed, Timings};
 
 use crate::answer::Answer;
 use crate::protocol::constants::{OPCODE_MAX, opcode_name};
@@ -26,12 +26,6 @@ use crate::protocol::constants::{OPCODE_MAX, opcode_name};
 const OPERATIONS: usize = OPCODE_MAX as usize + 1;
 /// A prime, so that every request of a program that repeats a few requests is timed sometimes.
 const TIMED_OF: u32 = 17;
-
-/// The number of buckets, two for each power of two. The first has all times below its end, and the last all times
-/// above its begin.
-const BUCKETS: usize = 54;
-/// The power of two at which the first bucket begins, in nanoseconds.
-const FIRST_POWER: u32 = 6;
 
 /// The counts of one session.
 #[derive(Debug)]
@@ -47,18 +41,15 @@ pub(crate) struct Meters {
 struct Counts([AtomicU64; OPERATIONS]);
 
 /// Times and failures of requests of one kind, of all threads together. Few requests are timed, and few fail.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Times {
     failed: AtomicU64,
-    nanos: AtomicU64,
-    buckets: [AtomicU64; BUCKETS],
+    timings: Timings,
 }
 
 impl Default for Meters {
     fn default() -> Meters {
-        let none =
-            || Times { failed: AtomicU64::new(0), nanos: AtomicU64::new(0), buckets: zeros() };
-        let times = (0..OPERATIONS).map(|_| none()).collect();
+        let times = (0..OPERATIONS).map(|_| Times::default()).collect();
         Meters { since: Instant::now(), threads: Mutex::default(), times }
     }
 }
@@ -79,10 +70,8 @@ impl Meters {
     /// Notes the time and the failure of a request whose answer was ready after `took`.
     pub(crate) fn answered(&self, opcode: u32, took: Duration, answer: &Answer) {
         self.note_failure(opcode, answer);
-        let times = &self.times[place(opcode)];
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        times.nanos.fetch_add(nanos, Ordering::Relaxed);
-        times.buckets[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
+        self.times[place(opcode)].timings.add(nanos);
     }
 
     fn note_failure(&self, opcode: u32, answer: &Answer) {
@@ -116,18 +105,11 @@ impl Meters {
 
 impl Times {
     fn to_json(&self) -> String {
-        let (mut timed, mut buckets) = (0, String::new());
-        for (at, bucket) in self.buckets.iter().enumerate() {
-            let count = bucket.load(Ordering::Relaxed);
-            if count > 0 {
-                let comma = if buckets.is_empty() { "" } else { "," };
-                // Writing to a string does not fail.
-                let _ = write!(buckets, "{comma}[{},{count}]", bucket_end(at));
-            }
-            timed += count;
-        }
-        let [failed, nanos] = [&self.failed, &self.nanos].map(|n| n.load(Ordering::Relaxed));
-        format!(r#""failed":{failed},"timed":{timed},"nanos":{nanos},"buckets":[{buckets}]"#)
+        let Timed { count, nanos, buckets } = Timings::sum([&self.timings]);
+        let buckets: Vec<String> =
+            buckets.iter().map(|(end, count)| format!("[{end},{count}]")).collect();
+        let (failed, buckets) = (self.failed.load(Ordering::Relaxed), buckets.join(","));
+        format!(r#""failed":{failed},"timed":{count},"nanos":{nanos},"buckets":[{buckets}]"#)
     }
 }
 
@@ -168,37 +150,10 @@ fn place(opcode: u32) -> usize {
     usize::try_from(opcode).ok().filter(|&place| place < OPERATIONS).unwrap_or(0)
 }
 
-/// Returns the bucket of a time.
-fn bucket(nanos: u64) -> usize {
-    let nanos = nanos.max(1 << FIRST_POWER);
-    let power = nanos.ilog2();
-    let is_upper_half = nanos >> (power - 1) & 1 == 1;
-    let at = 2 * (power - FIRST_POWER) + u32::from(is_upper_half);
-    (at as usize).min(BUCKETS - 1)
-}
-
-/// Returns the end of a bucket in nanoseconds: all its times are below.
-fn bucket_end(at: usize) -> u64 {
-    let power = FIRST_POWER as usize + at / 2;
-    if at.is_multiple_of(2) { 3 << (power - 1) } else { 2 << power }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::protocol::constants::{FUSE_FSYNC, FUSE_LOOKUP};
-
-    #[test]
-    fn times_lie_in_their_buckets() {
-        for at in 1..BUCKETS - 1 {
-            let (begin, end) = (bucket_end(at - 1), bucket_end(at));
-            assert!(begin < end);
-            assert_eq!([bucket(begin), bucket(end - 1), bucket(end)], [at, at, at + 1], "{at}");
-        }
-        for (nanos, at) in [(0, 0), (95, 0), (1 << 62, BUCKETS - 1), (u64::MAX, BUCKETS - 1)] {
-            assert_eq!(bucket(nanos), at, "{nanos}");
-        }
-    }
 
     #[test]
     fn all_are_counted_and_some_are_timed() {

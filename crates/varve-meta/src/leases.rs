@@ -203,6 +203,12 @@ impl Leases {
         }
     }
 
+    /// Calls `note` with each session that is known as a holder of a place whose leases are not over, once for each place.
+    pub fn each_holder(&self, now_ms: u64, mut note: impl FnMut(SessionId)) {
+        let held = self.places.iter().filter(|place| place.expiry_ms > now_ms);
+        held.flat_map(|place| &place.holders).for_each(|holder| note(*holder));
+    }
+
     /// Ends a change that was not made: its holders may not have dropped the object.
     pub fn cancel_change(&mut self, object: u64, now_ms: u64) {
         let place = self.place(object, now_ms);

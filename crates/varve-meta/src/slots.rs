@@ -24,6 +24,12 @@ struct Slot {
     state: State,
 }
 
+impl Slot {
+    fn is_busy(&self) -> bool {
+        matches!(self.state, State::UnderWay)
+    }
+}
+
 /// What to do about a request that arrives.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Begun<'a> {
@@ -92,7 +98,12 @@ impl Slots {
 
     /// Returns whether a request is being executed.
     pub fn is_busy(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot.state, State::UnderWay))
+        self.slots.iter().any(Slot::is_busy)
+    }
+
+    /// Returns how many requests are being executed.
+    pub fn under_way(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.is_busy()).count()
     }
 }
 
@@ -106,6 +117,7 @@ mod tests {
         assert_eq!(slots.begin(2, 1), Begun::First);
         assert_eq!(slots.begin(2, 1), Begun::UnderWay);
         assert!(slots.is_busy());
+        assert_eq!(slots.under_way(), 1);
         assert!(slots.end(2, 1, Some(b"done")));
         assert_eq!(slots.begin(2, 1), Begun::Again(b"done"));
         assert_eq!(slots.begin(2, 2), Begun::New);

@@ -28,6 +28,7 @@ use varve_wire::answer::Answer;
 use varve_wire::{Cached, Failure, Node, Request, attr};
 
 use crate::changes::{Change, Changes, MustWait};
+use crate::journal::Subject;
 use crate::nodes::Nodes;
 use crate::session::{File, Numbered, Session, Sessions};
 
@@ -138,6 +139,12 @@ impl Service {
     /// Ends all sessions, and forgets all inodes.
     pub(crate) fn end_all(&self) {
         for session in self.sessions.all() {
+            self.changes.journal.write(Subject::Sessions, || {
+                format!(
+                    "{}: the session ends with its snapshot or transaction",
+                    session.described()
+                )
+            });
             self.end(&session);
         }
         self.nodes.clear(&*self.vfs);

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -21,6 +21,8 @@ use varve_types::InodeId;
 use varve_wire::{Cached, Notice};
 
 use crate::clock::Clock;
+use crate::journal::{Journal, Subject, time};
+use crate::meters::Meters;
 use crate::session::{Session, Sessions};
 
 const SHARDS: usize = 64;
@@ -49,10 +51,17 @@ pub(crate) struct Changes {
     hash: RandomState,
     pub(crate) clock: Clock,
     epoch: u32,
+    meters: Arc<Meters>,
+    pub(crate) journal: Arc<Journal>,
 }
 
 impl Changes {
-    pub(crate) fn new(policy: Policy, clock: Clock, epoch: u32) -> Changes {
+    pub(crate) fn new(
+        policy: Policy,
+        clock: Clock,
+        epoch: u32,
+        (meters, journal): (&Arc<Meters>, &Arc<Journal>),
+    ) -> Changes {
         let mut leases = Vec::with_capacity(SHARDS);
         for _ in 0..SHARDS {
             let mut shard = Leases::new(PLACES_PER_SHARD, policy);
@@ -62,7 +71,8 @@ impl Changes {
         }
         let names = (0..NAME_LOCKS).map(|_| Mutex::default()).collect();
         let (awaited, ended, hash) = (Mutex::default(), AtomicU64::new(0), RandomState::new());
-        Changes { leases, names, awaited, ended, hash, clock, epoch }
+        let (meters, journal) = (Arc::clone(meters), Arc::clone(journal));
+        Changes { leases, names, awaited, ended, hash, clock, epoch, meters, journal }
     }
 
     /// Returns the number of something that changes.
@@ -85,7 +95,17 @@ impl Changes {
             return 0;
         }
         let (leases, number) = self.shard(self.number(object));
-        leases.lock().grant(number, session.id, learned, self.clock.now_ms())
+        let ms = leases.lock().grant(number, session.id, learned, self.clock.now_ms());
+        if ms > 0 {
+            self.meters.leases.give(number);
+        }
+        ms
+    }
+
+    /// Calls `note` with each session that is known as a holder of leases, once for each place that it holds.
+    pub(crate) fn each_holder(&self, mut note: impl FnMut(SessionId)) {
+        let now_ms = self.clock.now_ms();
+        self.leases.iter().for_each(|shard| shard.lock().each_holder(now_ms, &mut note));
     }
 
     /// Locks names that a call changes. With `may_wait` unset, fails if one is locked.
@@ -133,9 +153,21 @@ impl Changes {
         if !may_wait {
             return Err(MustWait);
         }
+        let begin = Instant::now();
         change.wait(sessions);
+        let waited = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.meters.leases.waits.add(waited);
         change.is_ready = true;
         Ok(change)
+    }
+
+    /// A client has not dropped what a notice named before its lease ended.
+    fn recall_timed_out(&self, session: &Session, waited_ms: u64) {
+        self.meters.leases.timed_out.add(1);
+        self.journal.write(Subject::Recalls, || {
+            let (who, waited) = (session.described(), time(waited_ms));
+            format!("{who}: does not drop what is recalled; a change of another client has waited {waited} for that")
+        });
     }
 
     /// A client has dropped what a notice named.
@@ -162,6 +194,7 @@ impl Change<'_> {
     /// Tells all holders, and waits until they have dropped the objects or their leases have ended.
     fn wait(&self, sessions: &Sessions) {
         let changes = self.changes;
+        let began_ms = changes.clock.now_ms();
         let mut told: HashMap<SessionId, Vec<Cached>> = HashMap::new();
         let mut expiry_ms = 0;
         let mut must_expire_ms = 0;
@@ -187,6 +220,7 @@ impl Change<'_> {
                 must_expire_ms = must_expire_ms.max(expiry_ms);
                 continue;
             };
+            changes.meters.leases.recalls.add(1);
             *awaited.left.lock() += 1;
             registered.insert((holder, number), Arc::clone(&awaited));
             keys.push((session, number));
@@ -202,13 +236,13 @@ impl Change<'_> {
         }
         drop(left);
         let mut registered = changes.awaited.lock();
-        for (session, number) in keys {
-            if registered.remove(&(session.id, number)).is_some() {
-                // Nobody waits for it a second time.
-                session.set_obeys(false);
-            }
-        }
+        keys.retain(|(session, number)| registered.remove(&(session.id, *number)).is_some());
         drop(registered);
+        for (session, _) in keys {
+            // Nobody waits for it a second time.
+            session.set_obeys(false);
+            changes.recall_timed_out(&session, changes.clock.now_ms() - began_ms);
+        }
         let now_ms = changes.clock.now_ms();
         if now_ms < must_expire_ms {
             std::thread::sleep(Duration::from_millis(must_expire_ms - now_ms));

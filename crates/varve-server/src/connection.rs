@@ -10,6 +10,7 @@ use serde::Serialize;
 use varve_wire::Header;
 
 use crate::calls::Service;
+use crate::meters::Meter;
 use crate::session::Session;
 use crate::shares::Share;
 
@@ -45,13 +46,17 @@ pub(crate) struct Connection {
     pub(crate) reactor: usize,
     pub(crate) key: OnceLock<u64>,
     share: Mutex<Option<Share>>,
+    /// Its share of inquiries, once it has made one.
+    inquiry: OnceLock<Share>,
+    /// Of its thread.
+    pub(crate) meter: Arc<Meter>,
 }
 
 impl Connection {
     pub(crate) fn new(
         (stream, address): (TcpStream, SocketAddr),
         share: Share,
-        reactor: usize,
+        (reactor, meter): (usize, &Arc<Meter>),
         since_ms: u64,
     ) -> Connection {
         Connection {
@@ -65,6 +70,8 @@ impl Connection {
             reactor,
             key: OnceLock::new(),
             share: Mutex::new(Some(share)),
+            inquiry: OnceLock::new(),
+            meter: Arc::clone(meter),
         }
     }
 
@@ -98,6 +105,7 @@ impl Connection {
         }
         self.flush()?;
         self.is_paused.store(true, Ordering::SeqCst);
+        self.meter.paused.add(1);
         // What is released before the mark is seen wakes nobody.
         Ok(self.held_bytes() > HELD_BYTES_MAX)
     }
@@ -127,6 +135,15 @@ impl Connection {
         self.session.set((Arc::downgrade(session), Arc::downgrade(service))).is_ok()
     }
 
+    /// The client has made an inquiry. Returns false if it had made one before.
+    pub(crate) fn inquires(&self, share: Share) -> bool {
+        self.inquiry.set(share).is_ok()
+    }
+
+    pub(crate) fn has_inquired(&self) -> bool {
+        self.inquiry.get().is_some()
+    }
+
     /// Adds a message to what is to be sent.
     pub(crate) fn put<T: Serialize>(&self, header: Header, body: &T, data: &[u8]) {
         varve_wire::encode(&mut self.output.lock().bytes, header, body, data);
@@ -143,7 +160,10 @@ impl Connection {
         while output.sent < output.bytes.len() {
             match (&self.stream).write(&output.bytes[output.sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(sent) => output.sent += sent,
+                Ok(sent) => {
+                    output.sent += sent;
+                    self.meter.bytes_out.add(sent as u64);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

@@ -17,11 +17,12 @@ use varve_vfs::{FsResult, Vfs};
 use varve_wire::Cached;
 
 use crate::calls::Service;
+use crate::status::Status;
 
 /// The most objects of which one change is told at a time.
 const TOLD_AT_ONCE: usize = 256;
 /// The session of nobody: whoever has cached something drops it.
-const NOBODY: SessionId = SessionId(0);
+pub(crate) const NOBODY: SessionId = SessionId(0);
 
 /// A file system beside the main one.
 pub struct View {
@@ -40,6 +41,8 @@ pub trait Host: Send + Sync {
     fn open(&self, path: &[u8]) -> Option<FsResult<View>>;
     /// Closes the view at `path`: no call of a client is made on it any more.
     fn close(&self, path: &[u8]);
+    /// Returns what the server and its store have and do, as JSON, for somebody who asks without a session.
+    fn report(&self, status: &Status) -> Vec<u8>;
     /// Answers a request of a client that may change something unless it is `read_only`. Request and answer are the
     /// host's own.
     fn ask(&self, request: &[u8], read_only: bool, asked: &Asked<'_>) -> Vec<u8>;

@@ -19,18 +19,24 @@
 //! Source: CLUSTER.md, section 5.
 #![allow(clippy::disallowed_methods, reason = "a server talks to the machine itself")]
 
+mod admission;
 mod calls;
 mod changes;
 mod clock;
 mod connection;
 mod host;
+mod journal;
+mod meters;
 mod nodes;
 mod reactor;
 mod server;
 mod session;
 mod shares;
+mod status;
 mod workers;
 
 pub use host::{Asked, Host, View};
-pub use server::{Options, Server, Status};
+pub use meters::Requests;
+pub use server::{Options, Server};
+pub use status::{Client, Grace, LeaseStatus, Status};
 pub use varve_meta::Policy;

@@ -196,7 +196,8 @@ fn turn(
     loop {
         connection.flush()?;
         while let Some(Frame { header, body, data, bytes }) =
-            frame::first(&input.bytes[input.served..])?
+            frame::first(&input.bytes[input.served..])
+                .inspect_err(|error| shared.not_understood(connection, error))?
         {
             if connection.must_wait()? {
                 return Ok(false);
@@ -214,7 +215,10 @@ fn turn(
             return Ok(true);
         }
         match input.read(&connection.stream)? {
-            Some(read) => taken += read,
+            Some(read) => {
+                taken += read;
+                connection.meter.bytes_in.add(read as u64);
+            }
             None => {
                 connection.flush()?;
                 return Ok(false);

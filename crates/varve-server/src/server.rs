@@ -1,29 +1,34 @@
-//! Starts and stops a server, lets clients in, and hands out their requests.
+//! Starts and stops a server, and hands out the requests of its clients.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use varve_meta::Policy;
-use varve_types::{ClientId, FileName, InodeId};
-use varve_vfs::{FileType, FsError, FsResult, Vfs};
+use varve_types::ClientId;
+use varve_vfs::{FsError, Vfs};
 use varve_wire::frame::Kind;
-use varve_wire::{Answer, Failure, FrameError, Header, Hello, Refused, Request, Welcome};
+use varve_wire::request::kind;
+use varve_wire::{Answer, Failure, FrameError, Header, Request};
 
+use crate::admission::INQUIRIES_MAX;
 use crate::calls::{Service, failed, is_once};
 use crate::changes::Changes;
 use crate::clock::Clock;
 use crate::connection::{Connection, HELD_BYTES_MAX};
 use crate::host::{Asked, Host, View, Views};
+use crate::journal::{Journal, Subject, described, time};
+use crate::meters::Meters;
 use crate::nodes::Nodes;
 use crate::reactor::{Ended, Reactor};
-use crate::session::{Introduction, Numbered, Numbers, SLOTS, Session, Sessions};
+use crate::session::{Numbered, Numbers, SLOTS, Session, Sessions};
 use crate::shares::{Shares, same_site};
+use crate::status::{Grace, Status};
 use crate::workers::Workers;
 
 /// The most connections at once.
@@ -57,36 +62,32 @@ pub struct Options {
     pub token: Vec<u8>,
     /// Refuse every change.
     pub read_only: bool,
+    /// Requests that take longer are logged.
+    pub slow: Duration,
 }
 
 /// What all threads share.
 pub(crate) struct Shared {
     /// The main file system.
-    main: Arc<Service>,
-    views: Views,
+    pub(crate) main: Arc<Service>,
+    pub(crate) views: Views,
     /// Numbers and bounds the sessions with all of them.
-    sessions: Arc<Numbers>,
-    options: Options,
-    reactors: Vec<Reactor>,
-    workers: Workers,
+    pub(crate) sessions: Arc<Numbers>,
+    pub(crate) options: Options,
+    pub(crate) reactors: Vec<Reactor>,
+    pub(crate) workers: Workers,
     shares: Arc<Shares>,
-    clock: Clock,
+    /// Who makes an inquiry.
+    pub(crate) inquiries: Arc<Shares>,
+    pub(crate) clock: Clock,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) journal: Arc<Journal>,
     next_reactor: AtomicUsize,
-    refused: AtomicU64,
     is_ending: AtomicBool,
     /// Clients of the server before may come and go on.
-    is_grace: AtomicBool,
-}
-
-/// What a server has and does, for `status`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// Clients: what they call themselves, connections, open files, requests.
-    pub sessions: Vec<(String, usize, usize, u64)>,
-    /// All connections.
-    pub connections: usize,
-    /// Connections that were refused or ended because a client broke the protocol.
-    pub refused: u64,
+    pub(crate) is_grace: AtomicBool,
+    /// The clients of the server before, as soon as they are known.
+    expected: OnceLock<Vec<ClientId>>,
 }
 
 /// A server that answers until it is stopped.
@@ -107,9 +108,10 @@ impl Server {
         let address = listener.local_addr()?;
         let clock = Clock::new();
         let reactors = thread::available_parallelism().map_or(1, usize::from).min(REACTORS_MAX);
+        let (meters, journal) = (Arc::new(Meters::new(reactors)), Arc::new(Journal::new()));
         let reactors: io::Result<Vec<Reactor>> = (0..reactors).map(|_| Reactor::new()).collect();
         let sessions = Arc::new(Numbers::default());
-        let main = Arc::new(service(vfs, &options, clock, &sessions));
+        let main = Arc::new(service(vfs, &options, clock, &sessions, (&meters, &journal)));
         let shared = Arc::new(Shared {
             main,
             views: Views::new(host),
@@ -118,11 +120,14 @@ impl Server {
             reactors: reactors?,
             workers: Workers::new(WORKERS_MAX),
             shares: Shares::new(CONNECTIONS_MAX),
+            inquiries: Shares::new(INQUIRIES_MAX),
             clock,
+            meters,
+            journal,
             next_reactor: AtomicUsize::new(0),
-            refused: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
             is_grace: AtomicBool::new(true),
+            expected: OnceLock::new(),
         });
         let server = Server { shared, address, threads: Mutex::default() };
         if let Err(error) = server.begin(listener) {
@@ -155,20 +160,12 @@ impl Server {
 
     /// Returns what the server has and does.
     pub fn status(&self) -> Status {
-        let shared = &self.shared;
-        let of = |session: &Arc<Session>| {
-            let requests = session.requests.load(Ordering::Relaxed);
-            (session.name.clone(), session.connections(), session.open_files(), requests)
-        };
-        Status {
-            sessions: shared
-                .services()
-                .flat_map(|it| it.sessions.all())
-                .map(|it| of(&it))
-                .collect(),
-            connections: shared.reactors.iter().map(Reactor::connections).sum(),
-            refused: shared.refused.load(Ordering::Relaxed),
-        }
+        Status::of(&self.shared)
+    }
+
+    /// Has `ask` do something about the store as its [`Host`] does, for somebody on this machine.
+    pub fn ask<T>(&self, ask: impl FnOnce(&Asked<'_>) -> T) -> T {
+        ask(&Asked { main: &self.shared.main, views: &self.shared.views })
     }
 
     /// Answers the requests that have arrived and ends the server. Then the file system can be closed.
@@ -218,7 +215,8 @@ impl Shared {
             }
             let admitted = accepted.and_then(|(stream, address)| self.admit(stream, address));
             if let Err(error) = admitted {
-                log::warn!("cannot accept a connection: {error}");
+                let line = || format!("cannot accept a connection: {error}");
+                self.journal.write(Subject::Refused, line);
                 // Out of descriptors, for example.
                 thread::sleep(Duration::from_millis(10));
             }
@@ -238,7 +236,7 @@ impl Shared {
             self.shares.take(ip)
         });
         let Some(share) = share else {
-            self.refused.fetch_add(1, Ordering::Relaxed);
+            self.meters.refused_connections.add(1);
             return Err(io::Error::other(format!("{ip} has as many connections as it may have")));
         };
         stream.set_nodelay(true)?;
@@ -250,7 +248,8 @@ impl Shared {
         rustix::net::sockopt::set_tcp_user_timeout(&stream, UNTAKEN_MS_MAX)?;
         stream.set_nonblocking(true)?;
         let next = self.next_reactor.fetch_add(1, Ordering::Relaxed) % self.reactors.len();
-        let connection = Connection::new((stream, address), share, next, self.clock.now_ms());
+        let thread = (next, self.meters.of_thread(next));
+        let connection = Connection::new((stream, address), share, thread, self.clock.now_ms());
         self.reactors[next].add(&Arc::new(connection))
     }
 
@@ -265,17 +264,26 @@ impl Shared {
     /// A connection has ended.
     pub(crate) fn disconnected(&self, connection: &Arc<Connection>, why: &Ended) {
         let session = connection.session();
-        let who = session.as_ref().map_or("", |(session, _)| session.name.as_str());
+        let who = session
+            .as_ref()
+            .map_or_else(|| connection.address.to_string(), |(session, _)| session.described());
         match why {
             Ended::Frame(error) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                log::warn!("{} {who}: {error}; the connection ends", connection.address);
+                self.meters.broken.add(1);
+                let line = || format!("{who}: {error}; the connection ends");
+                self.journal.write(Subject::Broken, line);
             }
-            Ended::Io(error) => log::debug!("{} {who}: {error}", connection.address),
+            Ended::Io(error) => log::debug!("{who}: {error}"),
         }
         connection.end();
-        if let Some((session, _)) = session {
-            session.disconnect(connection, self.clock.now_ms());
+        if let Some((session, _)) = session
+            && session.disconnect(connection, self.clock.now_ms())
+        {
+            let left = time(self.session_ms());
+            let line = || {
+                format!("{who}: has no connection; the session ends in {left} unless it comes back")
+            };
+            self.journal.write(Subject::Sessions, line);
         }
     }
 
@@ -296,99 +304,26 @@ impl Shared {
                 service.changes.acknowledged(&session, header.number);
                 Ok(())
             }
-            (Kind::Hello, None) => self.hello(connection, &varve_wire::decode(body)?),
-            _ => {
-                Err(FrameError::Unexpected("a client's first message is a hello, and no other is")
-                    .into())
+            (Kind::Hello, None) if !connection.has_inquired() => {
+                self.hello(connection, &varve_wire::decode(body)?)
             }
+            (Kind::Inquiry, None) => self.inquiry(connection, &varve_wire::decode(body)?),
+            _ => Err(FrameError::Unexpected(
+                "a client's first message is a hello or an inquiry, and no other is",
+            )
+            .into()),
         }
-    }
-
-    fn hello(&self, connection: &Arc<Connection>, hello: &Hello<'_>) -> Result<(), Ended> {
-        let epoch = self.options.epoch;
-        let refuse = |is_temporary: bool, reason: &str| {
-            let refused = Refused { is_temporary, reason: reason.to_owned() };
-            connection.put(Header::new(Kind::Refused, epoch), &refused, &[]);
-            let _ = connection.flush();
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            Err(Ended::Io(io::Error::new(ErrorKind::PermissionDenied, reason)))
-        };
-        if !same_secret(hello.token, &self.options.token) {
-            return refuse(false, "the server does not know the client's token");
-        }
-        let Hello { client, connection: number, name, path, .. } = *hello;
-        let read_only = hello.read_only || self.options.read_only;
-        // A server that may change nothing knows no clients of the one before, and no file goes under it.
-        let may_reopen = self.options.read_only || self.is_grace.load(Ordering::Acquire);
-        let root = InodeId::ROOT;
-        let who = Introduction { client, connection: number, name, root, read_only, may_reopen };
-        let view = trimmed(path);
-        let make = |view| self.view_service(view);
-        let entered = self.views.enter(view, make, |service| self.enter(service, &who, connection));
-        let entered = entered.unwrap_or_else(|| {
-            // The root of a session stays, whatever becomes of its path.
-            let known = self.main.sessions.root(client);
-            let root = known.map_or_else(|| walk(&*self.main.vfs, path), Ok)?;
-            Ok(self.enter(&self.main, &Introduction { root, ..who }, connection))
-        });
-        let session = match entered {
-            Ok(Some(session)) => session,
-            Ok(None) => {
-                return refuse(
-                    true,
-                    "the server has as many clients or connections as it can have",
-                );
-            }
-            Err(error) => {
-                let path = String::from_utf8_lossy(path);
-                return refuse(false, &format!("/{path} cannot be mounted: {error}"));
-            }
-        };
-        let welcome = Welcome {
-            features: 0,
-            file_system: self.options.file_system,
-            session: session.id.0,
-            root: session.root.get(),
-            slots: SLOTS,
-            session_ms: u32::try_from(self.options.session.as_millis()).unwrap_or(u32::MAX),
-            read_only: session.read_only,
-        };
-        connection.put(Header::new(Kind::Welcome, epoch), &welcome, &[]);
-        Ok(())
-    }
-
-    /// Finds or begins the session of a client with a file system. `None` if there are too many.
-    fn enter(
-        &self,
-        service: &Arc<Service>,
-        who: &Introduction<'_>,
-        connection: &Arc<Connection>,
-    ) -> Option<Arc<Session>> {
-        let now_ms = self.clock.now_ms();
-        let who = Introduction {
-            root: service.root.unwrap_or(who.root),
-            read_only: who.read_only || service.read_only,
-            // Nobody has noted who used a view: who comes this early may have had a session at the server before.
-            may_reopen: who.may_reopen || (service.root.is_some() && now_ms < self.session_ms()),
-            ..*who
-        };
-        let (session, is_known) = service.sessions.connect(&who, connection, now_ms)?;
-        connection.belongs_to(&session, service);
-        if !is_known {
-            log::info!("{} {}: a session begins", connection.address, session.name);
-            remember(service, &session);
-        }
-        Some(session)
     }
 
     /// Makes what serves a view.
-    fn view_service(&self, View { vfs, root, read_only }: View) -> Service {
-        let made = service(vfs, &self.options, self.clock, &self.sessions);
+    pub(crate) fn view_service(&self, View { vfs, root, read_only }: View) -> Service {
+        let watched = (&self.meters, &self.journal);
+        let made = service(vfs, &self.options, self.clock, &self.sessions, watched);
         Service { root: Some(root), read_only, ..made }
     }
 
     /// The main file system and the views that are open.
-    fn services(&self) -> impl Iterator<Item = Arc<Service>> {
+    pub(crate) fn services(&self) -> impl Iterator<Item = Arc<Service>> {
         [Arc::clone(&self.main)].into_iter().chain(self.views.all())
     }
 
@@ -442,12 +377,14 @@ impl Shared {
         let Some(numbered) = session.begins(connection, header.slot, header.number) else {
             return Ok(());
         };
+        let came = Came { kind: kind(body), at: Instant::now() };
         session.requests.fetch_add(1, Ordering::Relaxed);
         let is_kept = is_once(&request);
         if let Some((answer, returned)) =
             self.answer((session, service), numbered, &request, data, false)
         {
             session.answer(connection, header, (&answer, &returned), is_kept);
+            self.answered(connection, session, (came, came.at), (&request, &answer));
             return Ok(());
         }
         let bytes = (body.len() + data.len() + answer_bytes_max(&request)).max(WAITING_BYTES_MIN);
@@ -460,11 +397,13 @@ impl Shared {
             id,
             Box::new(move || {
                 let Waiting { shared, connection, .. } = &waiting;
+                let begun = Instant::now();
                 // It was decoded before.
                 let Ok(request) = varve_wire::decode::<Request<'_>>(&body) else { return };
                 let served = shared.answer((&session, &service), numbered, &request, &data, true);
                 let (answer, returned) = served.unwrap_or_else(failed);
                 session.answer(connection, header, (&answer, &returned), is_kept);
+                shared.answered(connection, &session, (came, begun), (&request, &answer));
                 if connection.flush().is_err() {
                     connection.end();
                 }
@@ -473,13 +412,43 @@ impl Shared {
         Ok(())
     }
 
+    /// Counts a request whose answer is ready. A thread has begun it at `begun`.
+    fn answered(
+        &self,
+        connection: &Connection,
+        session: &Session,
+        (came, begun): (Came, Instant),
+        (request, answer): (&Request<'_>, &Answer),
+    ) {
+        let took = came.at.elapsed();
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        connection.meter.answered(came.kind, nanos, matches!(answer, Answer::Failed(_)));
+        if took > self.options.slow {
+            self.meters.slow.add(1);
+            self.journal.write(Subject::Slow, || {
+                slow(session, request, (took, begun.saturating_duration_since(came.at)))
+            });
+        }
+    }
+
+    /// Returns who of the clients of the server before is awaited; `None` if the grace is over.
+    pub(crate) fn grace(&self, now_ms: u64) -> Option<Grace> {
+        let is_back = |client: &&ClientId| self.main.sessions.has_recovered(**client);
+        let expected = self.expected.get();
+        self.is_grace.load(Ordering::Acquire).then(|| Grace {
+            expected: expected.map(Vec::len),
+            returned: expected.map_or(0, |expected| expected.iter().filter(is_back).count()),
+            ends_in: Duration::from_millis(self.session_ms().saturating_sub(now_ms)),
+        })
+    }
+
     fn forget(&self, client: ClientId) {
         if let Err(error) = self.main.vfs.forget_client(client) {
             log::warn!("notes of the requests of a client that is gone stay: {error}");
         }
     }
 
-    fn session_ms(&self) -> u64 {
+    pub(crate) fn session_ms(&self) -> u64 {
         u64::try_from(self.options.session.as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -489,22 +458,24 @@ impl Shared {
             log::error!("the clients of the server before are not known: {error}");
             Vec::new()
         });
+        let expected = self.expected.get_or_init(|| expected);
         let session_ms = self.session_ms();
         while !self.is_ending() {
             let now_ms = self.clock.now_ms();
             if self.is_grace.load(Ordering::Acquire) {
                 let is_back = |client: &ClientId| self.main.sessions.has_recovered(*client);
                 if now_ms >= session_ms || expected.iter().all(is_back) {
-                    self.end_grace(&expected);
+                    self.end_grace(expected);
                 }
             }
             thread::park_timeout(SWEEP);
             let now_ms = self.clock.now_ms();
             self.reactors.iter().for_each(|reactor| reactor.end_silent(now_ms));
+            self.journal.say_what_is_missing();
             let Some(since_ms) = now_ms.checked_sub(session_ms) else { continue };
             for service in self.services() {
                 for session in service.sessions.take_lost(since_ms) {
-                    log::info!("{}: the session ends, its client is away", session.name);
+                    self.lost(&session, now_ms);
                     service.end(&session);
                     if Arc::ptr_eq(&service, &self.main) {
                         self.forget(session.client_id());
@@ -515,13 +486,28 @@ impl Shared {
         }
     }
 
+    /// Says that a session ends because its client is away.
+    fn lost(&self, session: &Session, now_ms: u64) {
+        self.journal.write(Subject::Sessions, || {
+            let away = time(now_ms.saturating_sub(session.seen_ms.load(Ordering::Relaxed)));
+            let age = time(now_ms.saturating_sub(session.began_ms));
+            let (who, files) = (session.described(), session.open_files());
+            format!("{who}: the session ends after {age}, its client is away for {away}; files that were open: {files}")
+        });
+    }
+
     /// All clients of the server before are here and have what they had, or have been away for too long.
     fn end_grace(&self, expected: &[ClientId]) {
         self.is_grace.store(false, Ordering::Release);
-        for client in expected {
-            if !self.main.sessions.has(*client) {
-                self.forget(*client);
-            }
+        let is_gone = |client: &&ClientId| !self.main.sessions.has(**client);
+        let gone: Vec<ClientId> = expected.iter().filter(is_gone).copied().collect();
+        gone.iter().for_each(|client| self.forget(*client));
+        if !expected.is_empty() {
+            log::info!(
+                "the grace is over: of {} clients of the server before {} did not come back",
+                expected.len(),
+                gone.len()
+            );
         }
         if let Err(error) = self.main.vfs.end_grace() {
             log::error!("removed files that nobody has open any more keep their room: {error}");
@@ -530,29 +516,34 @@ impl Shared {
 }
 
 /// Makes what serves a file system.
-fn service(vfs: Arc<dyn Vfs>, options: &Options, clock: Clock, sessions: &Arc<Numbers>) -> Service {
-    let changes = Changes::new(options.leases, clock, options.epoch);
+fn service(
+    vfs: Arc<dyn Vfs>,
+    options: &Options,
+    clock: Clock,
+    sessions: &Arc<Numbers>,
+    watched: (&Arc<Meters>, &Arc<Journal>),
+) -> Service {
+    let changes = Changes::new(options.leases, clock, options.epoch, watched);
     let (nodes, sessions) = (Nodes::new(), Sessions::new(sessions));
     Service { vfs, nodes, sessions, changes, root: None, read_only: false }
 }
 
-/// Has the file system keep notes of the client's requests over a restart.
-fn remember(service: &Service, session: &Session) {
-    match service.vfs.remember_client(session.client_id()) {
-        Ok(()) | Err(FsError::NotSupported(_) | FsError::ReadOnly) => {}
-        Err(error) => log::error!(
-            "{}: requests may be executed twice after a restart of the server: {error}",
-            session.name
-        ),
-    }
+/// When a request came, and its kind.
+#[derive(Clone, Copy)]
+struct Came {
+    kind: usize,
+    at: Instant,
 }
 
-/// A path without slashes at its ends.
-fn trimmed(path: &[u8]) -> &[u8] {
-    let is_slash = |byte: &u8| *byte == b'/';
-    let begin = path.iter().position(|byte| !is_slash(byte)).unwrap_or(path.len());
-    let end = path.iter().rposition(|byte| !is_slash(byte)).map_or(begin, |last| last + 1);
-    &path[begin..end]
+/// A message about a request that `took` long, so much of it to wait for a thread.
+fn slow(session: &Session, request: &Request<'_>, (took, waited): (Duration, Duration)) -> String {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let (who, what, took) = (session.described(), described(request), time(ms(took)));
+    let waited = match ms(waited) {
+        0 => String::new(),
+        waited => format!(", of which it waited {} for a thread", time(waited)),
+    };
+    format!("{who}: {what} took {took}{waited}")
 }
 
 /// A request that waits for a thread or for its answer. The server reads on from its connection when it has that.
@@ -580,24 +571,4 @@ fn answer_bytes_max(request: &Request<'_>) -> usize {
         _ => 0,
     };
     bytes.min(varve_wire::DATA_BYTES_MAX)
-}
-
-/// Compares secrets in a time that depends only on their lengths.
-fn same_secret(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len()
-        && one.iter().zip(other).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
-}
-
-/// Finds a directory by its path.
-fn walk(vfs: &dyn Vfs, path: &[u8]) -> FsResult<InodeId> {
-    let mut dir = InodeId::ROOT;
-    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-        let found = vfs.lookup(dir, FileName::new(name)?)?;
-        vfs.forget(found.attr.ino, 1);
-        if found.attr.kind != FileType::Directory {
-            return Err(FsError::NotDirectory);
-        }
-        dir = found.attr.ino;
-    }
-    Ok(dir)
 }

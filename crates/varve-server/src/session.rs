@@ -6,6 +6,7 @@
 //! files are closed.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -19,6 +20,7 @@ use varve_wire::frame::Kind;
 use varve_wire::{Answer, DATA_BYTES_MAX, Header, Notice};
 
 use crate::connection::Connection;
+use crate::journal::on_one_line;
 use crate::shares::{Share, Shares};
 
 /// The most sessions at once.
@@ -120,6 +122,10 @@ pub(crate) struct Session {
     under_way: Mutex<Requests>,
     files: Mutex<Files>,
     connections: Mutex<Vec<(u32, Arc<Connection>)>>,
+    /// Where its latest connection came from.
+    address: Mutex<SocketAddr>,
+    /// When it began, in milliseconds.
+    pub(crate) began_ms: u64,
     /// When the client was last seen, in milliseconds.
     pub(crate) seen_ms: AtomicU64,
     /// How many requests it has made.
@@ -208,6 +214,21 @@ impl Session {
         self.files.lock().by_inode.contains_key(&ino)
     }
 
+    /// Returns how many requests are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.under_way.lock().slots.under_way()
+    }
+
+    /// Returns where the latest connection came from.
+    pub(crate) fn address(&self) -> SocketAddr {
+        *self.address.lock()
+    }
+
+    /// Returns which client this is, for messages.
+    pub(crate) fn described(&self) -> String {
+        format!("{} {} (session {})", self.address(), self.name, self.id.0)
+    }
+
     pub(crate) fn open_files(&self) -> usize {
         self.files.lock().by_number.len()
     }
@@ -243,19 +264,22 @@ impl Session {
             return false;
         }
         connections.push((number, Arc::clone(connection)));
+        *self.address.lock() = connection.address;
         if number == NOTICES {
             self.set_obeys(true);
         }
         true
     }
 
-    pub(crate) fn disconnect(&self, connection: &Arc<Connection>, now_ms: u64) {
+    /// A connection has ended. Returns whether the client has no other one.
+    pub(crate) fn disconnect(&self, connection: &Arc<Connection>, now_ms: u64) -> bool {
         self.seen_ms.store(now_ms, Ordering::Relaxed);
         let mut connections = self.connections.lock();
         connections.retain(|(_, other)| !Arc::ptr_eq(other, connection));
         if connections.iter().all(|(number, _)| *number != NOTICES) {
             self.set_obeys(false);
         }
+        connections.is_empty()
     }
 
     pub(crate) fn connections(&self) -> usize {
@@ -341,6 +365,16 @@ pub(crate) struct Sessions {
     numbers: Arc<Numbers>,
 }
 
+/// How a client arrives.
+pub(crate) enum Arrival {
+    /// It has no session yet.
+    New,
+    /// It has a session, and a connection.
+    Again,
+    /// It has a session, and had no connection for a time.
+    Back { away_ms: u64 },
+}
+
 /// How a client introduces itself.
 pub(crate) struct Introduction<'a> {
     pub(crate) client: [u64; 2],
@@ -358,26 +392,29 @@ impl Sessions {
         Sessions { sessions, by_id, numbers: Arc::clone(numbers) }
     }
 
-    /// Finds or begins the session of a client that has connected. Returns whether it was known. `None` if there are
+    /// Finds or begins the session of a client that has connected. `None` if there are
     /// too many sessions of its address, or connections of it.
     pub(crate) fn connect(
         &self,
         who: &Introduction<'_>,
         connection: &Arc<Connection>,
         now_ms: u64,
-    ) -> Option<(Arc<Session>, bool)> {
+    ) -> Option<(Arc<Session>, Arrival)> {
         let mut sessions = self.sessions.lock();
         if let Some(session) = sessions.get(&who.client) {
-            session.seen_ms.store(now_ms, Ordering::Relaxed);
-            return session
-                .connect(who.connection, connection)
-                .then(|| (Arc::clone(session), true));
+            let seen_ms = session.seen_ms.swap(now_ms, Ordering::Relaxed);
+            let arrival = match session.connections() {
+                0 => Arrival::Back { away_ms: now_ms.saturating_sub(seen_ms) },
+                _ => Arrival::Again,
+            };
+            let is_connected = session.connect(who.connection, connection);
+            return is_connected.then(|| (Arc::clone(session), arrival));
         }
         let share = self.numbers.shares.take(connection.address.ip())?;
         let session = Arc::new(Session {
             id: SessionId(self.numbers.last.fetch_add(1, Ordering::Relaxed) + 1),
             client: who.client,
-            name: who.name.chars().filter(|c| !c.is_control()).take(256).collect(),
+            name: on_one_line(who.name),
             root: who.root,
             read_only: who.read_only,
             may_reopen: who.may_reopen,
@@ -385,6 +422,8 @@ impl Sessions {
             under_way: Mutex::new(Requests { slots: Slots::new(SLOTS), moved: HashMap::new() }),
             files: Mutex::default(),
             connections: Mutex::new(vec![(who.connection, Arc::clone(connection))]),
+            address: Mutex::new(connection.address),
+            began_ms: now_ms,
             seen_ms: AtomicU64::new(now_ms),
             requests: AtomicU64::new(0),
             notices: AtomicU64::new(0),
@@ -394,7 +433,7 @@ impl Sessions {
         });
         sessions.insert(who.client, Arc::clone(&session));
         self.by_id.lock().insert(session.id, Arc::clone(&session));
-        Some((session, false))
+        Some((session, Arrival::New))
     }
 
     pub(crate) fn get(&self, id: SessionId) -> Option<Arc<Session>> {

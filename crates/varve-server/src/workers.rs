@@ -128,6 +128,12 @@ impl Workers {
         }
     }
 
+    /// Returns how many jobs wait, and how many are under way.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let queue = self.0.queue.lock();
+        (queue.queued, queue.running)
+    }
+
     /// Waits until all work is done.
     pub(crate) fn stop(&self) {
         let mut queue = self.0.queue.lock();

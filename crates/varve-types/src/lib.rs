@@ -10,6 +10,7 @@ mod id;
 pub mod limits;
 mod name;
 mod time;
+mod timings;
 
 pub use counter::Counter;
 pub use errno::Errno;
@@ -17,3 +18,4 @@ pub use flags::FileFlags;
 pub use id::{BranchId, ClientId, FileNo, FileSalt, InodeId, KeyspaceId, SeqNo, SublevelId};
 pub use name::{FileName, NameError};
 pub use time::Timestamp;
+pub use timings::{Timed, Timings};

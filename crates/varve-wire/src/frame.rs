@@ -4,7 +4,8 @@
 //! offset  bytes  field
 //!      0      4  length of all that follows
 //!      4      1  version of the protocol
-//!      5      1  kind: 1 hello, 2 welcome, 3 refused, 4 request, 5 answer, 6 notice, 7 acknowledgement
+//!      5      1  kind: 1 hello, 2 welcome, 3 refused, 4 request, 5 answer, 6 notice, 7 acknowledgement,
+//!                8 inquiry, 9 report
 //!      6      2  features that the sender uses in this message
 //!      8      4  epoch of the server's state: the one that the client knows, or that the server has
 //!     12      4  slot of the request
@@ -41,6 +42,10 @@ pub enum Kind {
     Notice = 6,
     /// The client has dropped it.
     Acknowledgement = 7,
+    /// Asks what the server has and does; the only message of a client on a connection.
+    Inquiry = 8,
+    /// What the server has and does: without a body, JSON is the data.
+    Report = 9,
 }
 
 impl Kind {
@@ -53,6 +58,8 @@ impl Kind {
             Kind::Answer,
             Kind::Notice,
             Kind::Acknowledgement,
+            Kind::Inquiry,
+            Kind::Report,
         ];
         all.into_iter().find(|kind| *kind as u8 == byte)
     }
@@ -163,6 +170,13 @@ fn number32(bytes: &[u8], at: usize) -> u32 {
     let mut number = [0; 4];
     number.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(number)
+}
+
+/// Makes a frame one of another version of the protocol. Headers are the same in all versions.
+pub fn set_version(frame: &mut [u8], version: u8) {
+    if let Some(at) = frame.get_mut(4) {
+        *at = version;
+    }
 }
 
 /// Appends a header, whose lengths [`finish`] fills in. Returns where it begins.

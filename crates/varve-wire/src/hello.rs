@@ -49,3 +49,11 @@ pub struct Refused {
     /// The reason, for a person.
     pub reason: String,
 }
+
+/// The only message of somebody who wants to know what the server has and does. It begins no session. The answer is a
+/// [`Kind::Report`](crate::Kind::Report), or a [`Refused`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inquiry<'a> {
+    /// The secret, as in a hello.
+    pub token: &'a [u8],
+}

@@ -3,6 +3,7 @@
 //! A connection carries frames in both directions ([`frame`]):
 //!
 //! 1. The client sends [`Hello`], and the server answers with [`Welcome`] or [`Refused`] ([`hello`]).
+//!    Who only wants to know what the server does sends [`Inquiry`] instead.
 //! 2. The client sends requests ([`Request`]), each under a slot and a number, as many at once as it has slots. The
 //!    server sends an answer ([`Answer`]) for each, in any order.
 //! 3. The server sends notices ([`Notice`]): what the client has cached may change. The client acknowledges each one.
@@ -25,7 +26,7 @@ pub mod request;
 
 pub use answer::{Answer, Failure};
 pub use frame::{FrameError, Header, Kind};
-pub use hello::{Hello, Refused, Welcome};
+pub use hello::{Hello, Inquiry, Refused, Welcome};
 pub use notice::{Cached, Notice};
 pub use request::{Node, Request};
 

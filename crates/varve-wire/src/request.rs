@@ -117,3 +117,55 @@ pub enum Request<'a> {
     /// All files that were open at the server before are open again, as far as that was possible. Answer: `Done`.
     Recovered,
 }
+
+/// What requests are called, in the order of their variants: in statistics and logs of servers.
+pub const KINDS: [&str; 42] = [
+    "lookup",
+    "lookup_parent",
+    "lookup_inode",
+    "getattr",
+    "setattr",
+    "readlink",
+    "mknod",
+    "mkdir",
+    "symlink",
+    "link",
+    "unlink",
+    "rmdir",
+    "rename",
+    "create",
+    "tmpfile",
+    "open",
+    "read",
+    "write",
+    "release",
+    "fsync",
+    "fsync_dir",
+    "sync",
+    "readdir",
+    "statfs",
+    "access",
+    "fallocate",
+    "copy_range",
+    "file_flags",
+    "set_file_flags",
+    "lseek",
+    "getxattr",
+    "setxattr",
+    "listxattr",
+    "removexattr",
+    "clone_tree",
+    "usage",
+    "set_limits",
+    "quotas",
+    "status",
+    "ask",
+    "ask_rest",
+    "recovered",
+];
+
+/// Returns the place in [`KINDS`] of the request with this body, which decodes.
+pub fn kind(body: &[u8]) -> usize {
+    // The number of a variant takes one byte as long as there are fewer than 128.
+    body.first().map_or(0, |number| usize::from(*number).min(KINDS.len() - 1))
+}

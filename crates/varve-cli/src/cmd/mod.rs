@@ -78,9 +78,9 @@ enum Command {
     Umount(umount::Arguments),
     /// Replace the program that serves a mount, while it is in use
     Upgrade(upgrade::Arguments),
-    /// Show the status of a store or a mount
+    /// Show the status of a store, a mount or a server
     Status(status::Arguments),
-    /// Show what a mount does: requests, their times, and the work of the engine
+    /// Show what a mount or a server does: requests, their times, and the work of the engine
     Stats(stats::Arguments),
     /// Show the usage of directory trees at once, without a walk
     Du(du::Arguments),

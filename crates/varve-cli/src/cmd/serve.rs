@@ -60,6 +60,15 @@ pub(crate) struct Arguments {
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
+    /// Log requests that take longer than so many milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    slow: u32,
+    /// Serve metrics in Prometheus' format over HTTP on this address, at /metrics; they name no file and no client
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<SocketAddr>,
+    /// How long the end of the server may take, in seconds: then the process ends as if it was killed, which loses nothing
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    stop_max: u64,
     /// Memory for memtables and caches, 4M at least [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = mount::memory)]
     memory: Option<u64>,
@@ -97,6 +106,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         },
         session: Duration::from_secs(arguments.session),
         token,
+        slow: Duration::from_millis(arguments.slow.into()),
+        metrics: arguments.metrics,
+        stop_max: Duration::from_secs(arguments.stop_max),
     };
     serve::serve(&arguments.store, arguments.listen, &settings, &options, |ready| {
         show(ready, arguments.json);
@@ -110,4 +122,7 @@ fn show(ready: &Ready, json: bool) {
         return;
     }
     output::line(format!("{} is served on {}", ready.store.display(), ready.address));
+    if let Some(metrics) = ready.metrics {
+        output::line(format!("metrics are at http://{metrics}/metrics"));
+    }
 }

@@ -1,4 +1,4 @@
-//! `varve stats`: what a mount does.
+//! `varve stats`: what a mount or a server does.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,16 +8,19 @@ use serde_json::json;
 use varve::{Error, Result, size};
 use varve_daemon::stats::{Requests, Stats, take};
 
-use crate::cmd::store_path;
+use crate::cmd::mount_source;
 use crate::output;
 
 /// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A path on a mount
-    #[arg(value_name = "DIR", default_value = ".")]
-    #[arg(value_parser = store_path())]
+    /// A path on a mount, a store that is served, or the address of a server: varve://HOST[:PORT]
+    #[arg(value_name = "DIR|STORE|SERVER", default_value = ".")]
+    #[arg(value_parser = mount_source())]
     path: PathBuf,
+    /// The file with the secret that the server asks for
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Seconds between two reports, 0.001 to 86400; the first report covers all the time since the daemon began
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -41,7 +44,8 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 
 /// Prints the reports.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let mut before = take(&arguments.path)?;
+    let take = || take(&arguments.path, arguments.token_file.as_deref());
+    let mut before = take()?;
     if arguments.prometheus {
         output::bytes(before.to_prometheus().as_bytes());
         return Ok(());
@@ -52,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             0 => before.clone(),
             _ => {
                 std::thread::sleep(arguments.interval);
-                let now = take(&arguments.path)?;
+                let now = take()?;
                 let told = now.since(&before);
                 before = now;
                 told
@@ -103,14 +107,23 @@ fn show(stats: &Stats) {
             micros(requests.mean_micros()),
         ));
     }
+    let server = stats.server.iter().map(|(name, count)| (format!("server.{name}"), count));
     let engine = stats.engine.iter().map(|(name, count)| (format!("engine.{name}"), count));
     let storage = stats.storage.iter().map(|(name, count)| (format!("storage.{name}"), count));
-    for (name, count) in engine.chain(storage).filter(|(_, count)| **count > 0) {
-        let [all, rate] = [*count, per_second(*count)].map(|number| match name.contains("bytes") {
+    for (name, count) in server.chain(engine).chain(storage).filter(|(_, count)| **count > 0) {
+        let (name, unit) = match name.strip_suffix("_nanos") {
+            Some(name) => (format!("{name}_ms"), 1_000_000),
+            None => (name, 1),
+        };
+        let shown = |number: u64| match name.contains("bytes") {
             true => size::show(number),
-            false => number.to_string(),
-        });
+            false => (number / unit).to_string(),
+        };
+        let [all, rate] = [*count, per_second(*count)].map(shown);
         output::line(format!("{name:<35} {all:>12} {rate:>12}/s"));
+    }
+    for (name, value) in stats.server_now.iter().filter(|(name, _)| *name != "start_time_seconds") {
+        output::line(format!("server.{name:<28} {value:>12}"));
     }
     for name in ["memory_bytes", "memory_budget_bytes"] {
         if let Some(bytes) = stats.engine_bytes.get(name) {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
+use varve_testkit::Command;
 
 use crate::harness::varve;
 
@@ -13,6 +14,8 @@ use crate::harness::varve;
 pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// Where it serves metrics.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 impl Server {
@@ -25,16 +28,28 @@ impl Server {
     ) -> Server {
         let mut command = varve();
         command.args([verb, "--json", "--listen", listen]).args(arguments).arg(store);
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the program starts");
+        Server::of(command.stderr(Stdio::null()))
+    }
+
+    /// Starts `command`, which prints JSON when it serves.
+    pub(crate) fn of(command: &mut Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let output = child.stdout.take().expect("its output");
         let mut said = serde_json::Deserializer::from_reader(output).into_iter::<Value>();
         let ready = said.next().expect("something").expect("an object");
-        let address = ready["address"].as_str().and_then(|address| address.parse().ok());
-        Server { child, address: address.expect("an address") }
+        let address = |field| ready[field].as_str().and_then(|address| address.parse().ok());
+        let metrics = address("metrics");
+        Server { child, address: address("address").expect("an address"), metrics }
+    }
+
+    /// Tells it to end, as the system or a person does.
+    pub(crate) fn terminate(&self) {
+        rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).expect("a signal");
+    }
+
+    /// Waits for its end. Returns its exit status.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        self.child.wait().expect("its end").code()
     }
 
     pub(crate) fn pid(&self) -> rustix::process::Pid {
@@ -49,8 +64,8 @@ impl Server {
 
     /// Ends it as a signal of a person does, and waits until the store is closed.
     pub(crate) fn stop(mut self) {
-        rustix::process::kill_process(self.pid(), rustix::process::Signal::TERM).expect("a signal");
-        assert!(self.child.wait().expect("its end").success());
+        self.terminate();
+        assert_eq!(self.wait(), Some(0));
     }
 }
 

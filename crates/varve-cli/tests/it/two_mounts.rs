@@ -17,18 +17,23 @@ use crate::served::Server;
 /// A store, its server, and the mounts of it, which are unmounted at the end.
 pub(crate) struct Mounts {
     dir: TempDir,
-    server: Option<Server>,
-    address: String,
-    names: Vec<String>,
+    pub(crate) server: Option<Server>,
+    pub(crate) address: String,
+    pub(crate) names: Vec<String>,
 }
 
 impl Mounts {
     /// A new store with mounts of these names; `None` where tests cannot mount.
     pub(crate) fn new(names: &[&str], serve: &[&str]) -> Option<Mounts> {
+        Mounts::of(names, |store| Server::start("serve", store, "127.0.0.1:0", serve))
+    }
+
+    /// A new store that `serve` serves, with mounts of these names.
+    pub(crate) fn of(names: &[&str], serve: impl FnOnce(&Path) -> Server) -> Option<Mounts> {
         let dir = can_mount().then(|| tempfile::tempdir().unwrap())?;
         let store = dir.path().join("store");
         run(varve().arg("format").arg(&store));
-        let server = Server::start("serve", &store, "127.0.0.1:0", serve);
+        let server = serve(&store);
         let address = server.address.to_string();
         let mut mounts = Mounts { dir, server: Some(server), address, names: Vec::new() };
         for name in names {
@@ -82,7 +87,7 @@ impl Mounts {
     }
 
     /// Starts another server of the same store on the same address.
-    fn serve_again(&mut self, serve: &[&str]) {
+    pub(crate) fn serve_again(&mut self, serve: &[&str]) {
         self.server = Some(Server::start("serve", &self.store(), &self.address, serve));
     }
 
@@ -131,7 +136,7 @@ fn a_mount_needs_the_secret_of_its_server() {
 }
 
 /// The process that serves the mount on `dir`: it has that in its arguments.
-fn daemon_of(dir: &Path) -> rustix::process::Pid {
+pub(crate) fn daemon_of(dir: &Path) -> rustix::process::Pid {
     let found = varve_testkit::Command::new("pgrep").arg("-f").arg(dir).output().unwrap();
     let pids = String::from_utf8(found.stdout).unwrap();
     let pid = pids.lines().next().and_then(|pid| pid.parse().ok()).unwrap();

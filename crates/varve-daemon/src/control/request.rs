@@ -19,6 +19,8 @@ pub(crate) enum Request {
     Views(ViewRequest),
     /// Write the next tables again by the store's design.
     Redesign,
+    /// Return what the server of the store has and does.
+    Server,
     /// Confirm now, and report later how closing the store went.
     End,
 }

@@ -65,6 +65,15 @@ pub(crate) trait Answers: Send + Sync {
     fn transfer(&self, request: &ViewRequest, client: &mut UnixStream);
     /// Writes the next tables again by the store's design. REQUIRES: the caller has entered.
     fn redesign(&self) -> Result<Value>;
+    /// What a server has and does. REQUIRES: the caller has entered.
+    fn server(&self) -> Result<Value> {
+        Err(Error::failed("this store is mounted, and not served to other machines")
+            .hint("name its mount point"))
+    }
+    /// Refuses to promise a report on the end of the daemon, if it does not end with a mount.
+    fn promise_end(&self) -> Result<()> {
+        Ok(())
+    }
     /// Before an upgrade: refuses requests until the returned value is dropped, and unmounts all views.
     fn leave(&self) -> Result<GateClosed>;
 }
@@ -145,6 +154,11 @@ impl Control {
     pub(crate) fn serves(&self, pause: PauseHandle, views: Arc<dyn Answers>) {
         let mut shared = self.shared.lock();
         (shared.pause, shared.views) = (Some(pause), Some(views));
+    }
+
+    /// Sets the service for a store that has no mount.
+    pub(crate) fn serves_store(&self, views: Arc<dyn Answers>) {
+        self.shared.lock().views = Some(views);
     }
 
     /// The order for which the session was paused.
@@ -255,8 +269,18 @@ fn serve(mut client: UnixStream, request: Request, shared: &Mutex<Shared>) {
             let done = views().and_then(|(views, _admitted)| views.redesign());
             answer(&mut client, &report(done));
         }
+        Request::Server => {
+            let done = views().and_then(|(views, _admitted)| views.server());
+            answer(&mut client, &report(done));
+        }
         Request::Upgrade { binary } => upgrade(client, binary, shared),
-        Request::End => shared.lock().end_waiters.admit(client),
+        Request::End => {
+            let mut shared = shared.lock();
+            match shared.views.as_ref().map_or(Ok(()), |views| views.promise_end()) {
+                Ok(()) => shared.end_waiters.admit(client),
+                Err(error) => answer(&mut client, &Report::of(&error)),
+            }
+        }
     }
 }
 
@@ -311,8 +335,16 @@ fn understand(client: &UnixStream, patience: Duration) -> Result<Request> {
 /// Checks everything that can be checked before the mount is paused, and closes the gate.
 fn prepare(binary: &Path, shared: &Mutex<Shared>) -> Result<(PauseHandle, GateClosed)> {
     let serving = || {
-        let shared = shared.lock();
-        shared.pause.clone().zip(shared.views.clone()).ok_or_else(being_upgraded)
+        let (pause, views) = {
+            let shared = shared.lock();
+            (shared.pause.clone(), shared.views.clone())
+        };
+        match (pause, views) {
+            (Some(pause), Some(views)) => Ok((pause, views)),
+            // Says why there is nothing to pause.
+            (None, Some(views)) => Err(views.leave().err().unwrap_or_else(being_upgraded)),
+            _ => Err(being_upgraded()),
+        }
     };
     serving()?.0.check().map_err(|error| {
         Error::failed(format!("this mount cannot be upgraded: {error}"))

@@ -15,7 +15,7 @@ const PAGE_BYTES: usize = 256 << 10;
 
 /// Does `request` in the transaction with this number, or outside of transactions if the number is 0. Waits for locks as long as calls
 /// about files do.
-pub(super) fn answer(fs: &VarveFs, transaction: u64, request: &Request) -> Response {
+pub(crate) fn answer(fs: &VarveFs, transaction: u64, request: &Request) -> Response {
     match transaction {
         0 => answer_in_main(fs, fs.lock_wait_max(), request),
         _ => answer_in_transaction(fs, transaction, request),

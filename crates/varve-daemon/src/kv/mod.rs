@@ -1,7 +1,7 @@
 //! Dictionaries: pairs of keys and values beside the files of a store, for programs and the command line.
 //!
 //! 1. [`Client::open`] connects to the daemon if one serves the store, and opens the store itself otherwise.
-//! 2. Either way [`answer`] turns a [`Request`](protocol::Request) into a [`Response`](protocol::Response), so both behave the same.
+//! 2. Either way [`answer()`] turns a [`Request`](protocol::Request) into a [`Response`](protocol::Response), so both behave the same.
 //!    docs/kv-protocol.md describes the socket.
 //! 3. A request may belong to a transaction: it then works on the transaction's pairs, which are committed or aborted with its files. A
 //!    client that is opened by a path within a transaction's mount works in that transaction.
@@ -15,5 +15,6 @@ mod message;
 pub mod protocol;
 mod server;
 
+pub(crate) use answer::answer;
 pub use client::Client;
-pub(crate) use server::Server;
+pub(crate) use server::{DictionaryHost, Server, failed};

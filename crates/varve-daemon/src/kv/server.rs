@@ -22,13 +22,11 @@ use parking_lot::Mutex;
 use varve::{Error, Result};
 use varve_env::os::peer::peer_of;
 
-use super::answer::answer;
 use super::memory_budget::MemoryBudget;
 use super::message::{body_len, receive_body, send};
 use super::protocol::{
     Failure, Request, Response, TRANSACTION_BYTES, memory_bytes, transaction_of,
 };
-use crate::service::ViewService;
 use crate::slots::Slots;
 use crate::socket::{self, DICTIONARIES, InTime, SocketName};
 
@@ -45,8 +43,16 @@ const WORK_WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long a client may send nothing: longer than a person reads one page of a scan.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// The service of the session that serves now; `None` while none does.
-type Current = Mutex<Option<Arc<ViewService>>>;
+/// Who has the file system whose dictionaries are served.
+pub(crate) trait DictionaryHost: Send + Sync {
+    /// Refuses a change while the file system is read-only.
+    fn admit(&self, is_change: bool) -> Result<()>;
+    /// Does `request`, in the transaction with this number unless that is 0 ([`answer`](super::answer())).
+    fn answer(&self, transaction: u64, request: &Request) -> Response;
+}
+
+/// Who serves now; `None` while nobody does.
+type Current = Mutex<Option<Arc<dyn DictionaryHost>>>;
 
 /// The socket for dictionaries of a mount. Dropping it removes the socket.
 pub(crate) struct Server {
@@ -71,8 +77,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Sets the service whose dictionaries are served from now on.
-    pub(crate) fn serves(&self, served: Option<Arc<ViewService>>) {
+    /// Sets whose dictionaries are served from now on.
+    pub(crate) fn serves(&self, served: Option<Arc<dyn DictionaryHost>>) {
         *self.current.lock() = served;
     }
 }
@@ -106,11 +112,11 @@ fn refuse(client: &mut UnixStream, why: &str) {
     drop(send(client, &refusal.encode()));
 }
 
-/// The failure of a change on a read-only mount; the next step stands after a semicolon.
-fn read_only(error: &Error) -> Response {
+/// A failure of a kind; the next step stands after a semicolon.
+pub(crate) fn failed(kind: Failure, error: &Error) -> Response {
     let parts = [Some(error.message()), error.next_step()];
     let text = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
-    Response::Failed(Failure::ReadOnly, text)
+    Response::Failed(kind, text)
 }
 
 /// The limits that all clients share, and the time that each has.
@@ -212,8 +218,8 @@ fn respond(current: &Current, transaction: u64, request: &Request) -> Response {
         return Response::Failed(Failure::Storage, text);
     };
     match served.admit(request.is_change()) {
-        Err(error) => read_only(&error),
-        Ok(()) => answer(&served.fs(), transaction, request),
+        Err(error) => failed(Failure::ReadOnly, &error),
+        Ok(()) => served.answer(transaction, request),
     }
 }
 

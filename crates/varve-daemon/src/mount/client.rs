@@ -79,7 +79,7 @@ impl Forgetful for Kernel {
     }
 }
 
-fn not_connected(error: &ConnectError) -> Error {
+pub(crate) fn not_connected(error: &ConnectError) -> Error {
     Error::failed(error.to_string()).hint(match error {
         ConnectError::Network(..) => "see whether `varve serve` runs there, and listens on an address that this machine reaches",
         ConnectError::Protocol(..) => "see which program listens there, and whether both are of the same version",

@@ -29,6 +29,7 @@ mod umount;
 
 pub use attached::{AttachError, Attached};
 pub use background::{daemon, start_in_background};
+pub(crate) use client::not_connected;
 pub use options::{Choices, memory};
 pub use remount::{DaemonSettings, remount};
 pub(crate) use settings::{mount_again, mount_options, session_options};

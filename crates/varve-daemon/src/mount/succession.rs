@@ -32,7 +32,7 @@ use super::signals::unmount_on_signals;
 use crate::control::server::{Control, UpgradeOrder};
 use crate::control::{Ready, Report, answer};
 use crate::error;
-use crate::kv::Server;
+use crate::kv::{DictionaryHost, Server};
 use crate::server_address::ServerAddress;
 use crate::service::ViewService;
 use crate::upgrade::SUCCESSOR;
@@ -94,12 +94,14 @@ fn serve_on(
         .and_then(|dir| Server::listen(dir, &lend_inode))
         .inspect_err(|error| log::warn!("this mount serves no dictionaries: {}", error.message()))
         .ok();
-    let serve_pairs = |of| pairs.iter().for_each(|server| server.serves(Option::clone(&of)));
+    let serve_pairs = |of: Option<Arc<dyn DictionaryHost>>| {
+        pairs.iter().for_each(|server| server.serves(of.clone()));
+    };
     let facts = attached.ready.clone();
     let mut ready = Some(ready);
     loop {
         let service = ViewService::open(&attached, choices);
-        serve_pairs(Some(Arc::clone(&service)));
+        serve_pairs(Some(Arc::<ViewService>::clone(&service)));
         if let Some(control) = &control {
             control.serves(attached.session.pause_handle(), Arc::<ViewService>::clone(&service));
         }

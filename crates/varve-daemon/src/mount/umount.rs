@@ -15,6 +15,7 @@ use crate::error;
 use crate::mount_source::{store_and_view, unmount_below};
 use crate::mount_table::present_mount;
 use crate::server_address::is_server;
+use crate::socket;
 use crate::target::Target;
 
 /// How long a daemon may take to write back and to close the store.
@@ -43,10 +44,8 @@ pub struct Unmounted {
 /// Unmounts `dir` and, unless `mode` is lazy or the store is mounted elsewhere too, waits until the daemon has closed the store. Fails
 /// as the daemon does.
 pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
-    let mount = present_mount(dir)?.filter(|mount| is_at(mount, dir)).ok_or_else(|| {
-        Error::failed(format!("no Varve store is mounted on {}", dir.display()))
-            .hint("`findmnt -t fuse.varve` lists the mounts")
-    })?;
+    let mount =
+        present_mount(dir)?.filter(|mount| is_at(mount, dir)).ok_or_else(|| not_mounted(dir))?;
     // The holder of a dead mount's store may be a process that only examines it.
     let serving = holder(&mount).filter(|holder| holder.mount_point.is_some());
     let served_by = serving.and_then(|holder| holder.pid);
@@ -79,6 +78,22 @@ pub fn unmount_and_wait(dir: &Path, mode: UnmountMode) -> Result<Unmounted> {
         _ => is_seen.then_some(true),
     };
     Ok(Unmounted { mount, elsewhere, is_closed })
+}
+
+/// The error for a directory that is no mount. It may be a store that is served.
+fn not_mounted(dir: &Path) -> Error {
+    let error = Error::failed(format!("no Varve store is mounted on {}", dir.display()));
+    let served_by = match store::is_store(dir) && socket::is_in(dir, socket::CONTROL) {
+        true => store::holder(dir).ok().flatten().filter(|holder| holder.mount_point.is_none()),
+        false => None,
+    };
+    match served_by.and_then(|holder| holder.pid) {
+        Some(pid) => error.hint(format!(
+            "it is a store that process {pid} serves: `kill {pid}` ends that; clients unmount by `varve umount` on their \
+             machines"
+        )),
+        None => error.hint("`findmnt -t fuse.varve` lists the mounts"),
+    }
 }
 
 /// Waits until the process `served_by` has closed the store of `mount`, which is gone, and has sent the report that `end` promises.

@@ -45,6 +45,7 @@ use varve_vfs::{FsError, FsResult};
 pub(crate) use admission_gate::{Admitted, GateClosed, being_upgraded};
 
 use crate::control::{Answers, ViewRequest};
+use crate::kv::{self, DictionaryHost};
 use crate::mount::{Attached, Choices, mount_again, mount_options, session_options};
 use crate::requests::operations;
 use crate::slots::Slots;
@@ -409,6 +410,16 @@ impl ViewService {
         for dir in view.listed_in() {
             self.told(self.notifier.inode_changed(dir));
         }
+    }
+}
+
+impl DictionaryHost for ViewService {
+    fn admit(&self, is_change: bool) -> Result<()> {
+        ViewService::admit(self, is_change)
+    }
+
+    fn answer(&self, transaction: u64, request: &kv::protocol::Request) -> kv::protocol::Response {
+        kv::answer(&self.fs(), transaction, request)
     }
 }
 

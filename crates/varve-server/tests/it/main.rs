@@ -3,6 +3,7 @@
 
 mod against_model;
 mod hostile;
+mod inquiries;
 mod restarts;
 mod soft;
 mod stuck;

@@ -97,7 +97,7 @@ fn slots_of_abandoned_calls_come_back_with_their_answers() {
     });
     let failed = failed.into_inner();
     assert!(failed > 300, "{failed}");
-    let asked = served.server.status().sessions[0].3;
+    let asked = served.server.status().sessions[0].requests;
     assert!(asked < 10, "the server has executed {asked} requests already");
     proxy.set_delay(Duration::ZERO);
     eventually("a call is answered", || client.getattr(ROOT).is_ok());
@@ -121,7 +121,7 @@ fn what_an_abandoned_call_has_opened_is_closed() {
     client.create(Caller::ROOT, ROOT, name("g"), 0o644, both()).unwrap_err();
     client.tmpfile(Caller::ROOT, ROOT, 0o644, both()).unwrap_err();
     proxy.set_delay(Duration::ZERO);
-    let open_files = || served.server.status().sessions[0].2;
+    let open_files = || served.server.status().sessions[0].open_files;
     eventually("the server opens them", || open_files() == 3);
     eventually("they are closed", || {
         // Reads the answers.

@@ -36,6 +36,7 @@ pub(crate) fn options(epoch: u32) -> Options {
         session: Duration::from_secs(30),
         token: Vec::new(),
         read_only: false,
+        slow: Duration::from_secs(3600),
     }
 }
 

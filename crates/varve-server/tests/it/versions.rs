@@ -47,7 +47,7 @@ fn a_call_that_the_server_does_not_know_is_answered_and_the_session_lives() {
     assert!(is_unknown(call(&mut raw, 2, &(Request::Statfs, 5_u8), &[])));
     assert!(matches!(call(&mut raw, 3, &Request::Statfs, &[]), Answer::StatFs(_)));
     let status = served.server.status();
-    assert_eq!((status.sessions.len(), status.refused), (1, 0));
+    assert_eq!((status.sessions.len(), status.broken), (1, 0));
     drop(raw);
     served.end();
 }

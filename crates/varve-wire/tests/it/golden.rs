@@ -9,7 +9,8 @@ use std::fmt::Debug;
 use serde::{Deserialize, Serialize};
 use varve_testkit::golden;
 use varve_wire::frame::{self, HEADER_BYTES, Kind};
-use varve_wire::{Answer, FrameError, Header, Hello, Notice, Refused, Request, Welcome};
+use varve_wire::request::KINDS;
+use varve_wire::{Answer, FrameError, Header, Hello, Inquiry, Notice, Refused, Request, Welcome};
 
 use crate::samples;
 
@@ -30,6 +31,8 @@ fn frames() -> Vec<(String, Vec<u8>)> {
         ("welcome".to_owned(), frame_of(Kind::Welcome, &samples::welcome())),
         ("refused".to_owned(), frame_of(Kind::Refused, &samples::refused())),
         ("acknowledgement".to_owned(), frame_of(Kind::Acknowledgement, &())),
+        ("inquiry".to_owned(), frame_of(Kind::Inquiry, &samples::inquiry())),
+        ("report".to_owned(), frame_of(Kind::Report, &())),
     ];
     frames.extend(named("notice", Kind::Notice, &samples::notices()));
     frames.extend(named("answer", Kind::Answer, &samples::answers()));
@@ -71,6 +74,7 @@ fn messages_come_back() {
     comes_back(&frame_of(Kind::Hello, &samples::hello()), Kind::Hello, &samples::hello());
     comes_back(&frame_of(Kind::Welcome, &samples::welcome()), Kind::Welcome, &samples::welcome());
     comes_back(&frame_of(Kind::Refused, &samples::refused()), Kind::Refused, &samples::refused());
+    comes_back(&frame_of(Kind::Inquiry, &samples::inquiry()), Kind::Inquiry, &samples::inquiry());
     for notice in samples::notices() {
         comes_back(&frame_of(Kind::Notice, &notice), Kind::Notice, &notice);
     }
@@ -111,6 +115,20 @@ fn every_variant_has_a_golden_file() {
     assert_eq!(requests, sampled(&samples::requests()), "requests of samples.rs");
 }
 
+#[test]
+fn statistics_call_requests_as_they_are_called() {
+    for request in samples::requests() {
+        let debug = format!("{request:?}");
+        let variant: String = debug.chars().take_while(char::is_ascii_alphanumeric).collect();
+        let frame = frame_of(Kind::Request, &request);
+        let body = frame::first(&frame).unwrap().unwrap().body;
+        let name = KINDS[varve_wire::request::kind(body)].replace('_', "");
+        assert_eq!(name, variant.to_ascii_lowercase());
+    }
+    let requests = known(|body| varve_wire::decode::<Request<'_>>(body).map(drop));
+    assert_eq!(KINDS.len(), requests.len(), "every request has a name");
+}
+
 /// Decodes as a receiver does. A list takes no more room than its message has bytes for elements.
 fn receive(bytes: &[u8]) -> Result<(), FrameError> {
     let Some(frame) = frame::first(bytes)? else { return Ok(()) };
@@ -121,7 +139,10 @@ fn receive(bytes: &[u8]) -> Result<(), FrameError> {
         Kind::Hello => assert!(varve_wire::decode::<Hello<'_>>(body)?.name.len() <= body.len()),
         Kind::Welcome => varve_wire::decode::<Welcome>(body).map(|_| ())?,
         Kind::Refused => fits(varve_wire::decode::<Refused>(body)?.reason.capacity()),
-        Kind::Acknowledgement => varve_wire::decode::<()>(body)?,
+        Kind::Acknowledgement | Kind::Report => varve_wire::decode::<()>(body)?,
+        Kind::Inquiry => {
+            assert!(varve_wire::decode::<Inquiry<'_>>(body)?.token.len() <= body.len());
+        }
         Kind::Request => {
             if let Request::Access { groups, .. } = varve_wire::decode(body)? {
                 fits(groups.capacity());

@@ -5,7 +5,9 @@ use varve_wire::attr::{
     AllocateMode, Attr, Caller, Entry, OpenFlags, RenameMode, SetAttr, XattrMode,
 };
 use varve_wire::request::Position;
-use varve_wire::{Answer, Cached, Failure, Hello, Node, Notice, Refused, Request, Welcome};
+use varve_wire::{
+    Answer, Cached, Failure, Hello, Inquiry, Node, Notice, Refused, Request, Welcome,
+};
 
 const NODE: Node = Node { ino: 0x0102_0304_0506_0708, place: Some([9; 18]) };
 const DIR: Node = Node { ino: 1, place: None };
@@ -52,6 +54,10 @@ pub(crate) fn welcome() -> Welcome {
 
 pub(crate) fn refused() -> Refused {
     Refused { is_temporary: true, reason: "the server is about to end".into() }
+}
+
+pub(crate) fn inquiry() -> Inquiry<'static> {
+    Inquiry { token: b"secret" }
 }
 
 pub(crate) fn notices() -> Vec<Notice> {
