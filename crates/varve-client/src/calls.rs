@@ -358,6 +358,10 @@ impl Vfs for Client {
         let request = Request::Open { node, flags: flags.into(), file, again: false };
         match self.ask(&request, &[])?.answer {
             Answer::Opened(opened) => Ok(self.opened(file, ino, flags, opened.reread)),
+            Answer::OpenedAt(opened, place) => {
+                self.inner.nodes.moved(ino, place);
+                Ok(self.opened(file, ino, flags, opened.reread))
+            }
             answer => Err(unexpected(&answer)),
         }
     }

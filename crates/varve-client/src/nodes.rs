@@ -36,6 +36,13 @@ impl Nodes {
         known.place = place.or(known.place);
     }
 
+    /// Notes that the server has found an inode at another place.
+    pub(crate) fn moved(&self, ino: InodeId, place: Place) {
+        if let Some(known) = self.shard(ino.get()).lock().get_mut(&ino.get()) {
+            known.place = place;
+        }
+    }
+
     /// Returns the inode as requests name it.
     pub(crate) fn node(&self, ino: InodeId) -> Node {
         let ino = ino.get();

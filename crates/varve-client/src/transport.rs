@@ -116,7 +116,9 @@ impl Pending {
         let sent = frame::first(&self.request).ok()??;
         let (node, file) =
             match (varve_wire::decode(sent.body).ok()?, varve_wire::decode(answer).ok()?) {
-                (Request::Open { node, file, .. }, Answer::Opened(_)) => (node, file),
+                (Request::Open { node, file, .. }, Answer::Opened(_) | Answer::OpenedAt(..)) => {
+                    (node, file)
+                }
                 (
                     Request::Create { file, .. } | Request::Tmpfile { file, .. },
                     Answer::Created(entry, _),

@@ -274,6 +274,11 @@ impl Locked for LockedRows<'_> {
         self.fs.session.inodes.node(ino).is_some_and(|node| node.state().linkable)
     }
 
+    fn must_be_found(&self, ino: InodeId) -> bool {
+        let is_open = || self.fs.session.inodes.node(ino).is_some_and(|it| it.state().handles > 0);
+        self.fs.options.keep_orphans && is_open()
+    }
+
     fn tree_stands_still(&self) -> bool {
         self.tree.is_some()
     }

@@ -5,7 +5,8 @@
 //!    parent to the root proves that the directory does not move into itself; without it two renames could each be right and
 //!    together cut a loop off the tree.
 //! 3. If a directory moves to where other limits hold, all rows stand still ([`Need::AllRows`]).
-//! 4. Change the rows in memory; they become one batch.
+//! 4. Change the rows in memory; they become one batch. A file that has to be found again by who knows only where it was
+//!    ([`Locked::must_be_found`]) gets a row of its own, as a second name gives it one ([`mod@crate::link`]).
 //!
 //! Source: TableFS 4.2.6 (rename as one batch of insert and delete). Departure: the batch also holds both
 //! directories' counts, the moved directory's new place, and what counts for it.
@@ -188,15 +189,16 @@ fn replace(
         take_name(host, decision, target.inode, (to, target.own), now)?;
     }
     adjust_dir(rows.target_dir(), 1, is_dir, now)?;
-    let (ino, own) = (source.inode.ino, source.own);
+    let (ino, was_own) = (source.inode.ino, source.own);
     let body = settle(host, &mut decision.changes, source, (from, to), now)?;
+    let is_own = body.is_reference();
     let row = rows.target_row();
     let slot = row.insert(to.bytes(), body).ok_or_else(|| row_full(row))?;
     if let Some(caller) = whiteout_by {
         leave_whiteout(host, &mut decision.changes, &mut rows, from, (caller, now))?;
     }
     rows.put(&mut decision.changes, from, to);
-    follow(decision, (ino, own), to, slot);
+    follow(decision, ino, (was_own, is_own), (to, slot));
     Ok(())
 }
 
@@ -231,11 +233,14 @@ fn exchange(
     let moved = [&source, &target].map(|child| (child.inode.ino, child.own));
     let source_body = settle(host, &mut decision.changes, source, (from, to), now)?;
     let target_body = settle(host, &mut decision.changes, target, (to, from), now)?;
+    let is_own = [&source_body, &target_body].map(|body| body.is_reference());
     rows.entries[0].set_body(from_slot, target_body);
     rows.target_row().set_body(to_slot, source_body);
     rows.put(&mut decision.changes, from, to);
-    follow(decision, moved[0], to, to_slot);
-    follow(decision, moved[1], from, from_slot);
+    for (at, end) in [(to, to_slot), (from, from_slot)].into_iter().enumerate() {
+        let (ino, was_own) = moved[at];
+        follow(decision, ino, (was_own, is_own[at]), end);
+    }
     Ok(())
 }
 
@@ -278,9 +283,17 @@ fn settle(
         }
         parents.stage(changes);
     } else {
+        if host.must_be_found(inode.ino) {
+            // Under its lock: nobody looks for it there meanwhile.
+            host.inode(inode.ino)?;
+            let mut parents = Parents::new(host, inode.ino);
+            inode.home = Some(parents.add(to.dir, to.bytes())?);
+            parents.stage(changes);
+            child.own = true;
+        }
         changes.move_charge(from.dir, to.dir, file);
         if inode.content.is_dirty() {
-            changes.put_dirty(inode, Some(to.key()));
+            changes.put_dirty(inode, (!child.own).then_some(to.key()));
             if crosses {
                 charge_growth(host, changes, inode, to.dir)?;
             }
@@ -294,10 +307,17 @@ fn settle(
     }
 }
 
-/// Records where an inode is that has no row of its own.
-fn follow(decision: &mut Decision, (ino, own): (InodeId, bool), end: NameIn<'_>, slot: u8) {
-    if !own {
-        let to = InodeLocation::Entry { key: end.key(), slot };
-        decision.effects.push(Effect::Moved { ino, to });
-    }
+/// Records where an inode is that was, or is now, in the row of its name.
+fn follow(
+    decision: &mut Decision,
+    ino: InodeId,
+    (was_own, is_own): (bool, bool),
+    (end, slot): (NameIn<'_>, u8),
+) {
+    let to = match (was_own, is_own) {
+        (true, _) => return,
+        (false, true) => InodeLocation::Own,
+        (false, false) => InodeLocation::Entry { key: end.key(), slot },
+    };
+    decision.effects.push(Effect::Moved { ino, to });
 }

@@ -122,6 +122,10 @@ pub trait Locked: Rows<Error = Stop> {
     /// Whether an inode without a name may get one (O_TMPFILE without O_EXCL).
     fn is_linkable(&self, ino: InodeId) -> bool;
 
+    /// Whether somebody has to find `ino` again after a restart who may know only where it was: it is open, and clients open it
+    /// again by that.
+    fn must_be_found(&self, ino: InodeId) -> bool;
+
     /// Whether no directory anywhere gets another parent meanwhile.
     fn tree_stands_still(&self) -> bool;
 

@@ -52,6 +52,11 @@ impl Body {
         }
     }
 
+    /// Returns whether the inode is in a row of its own.
+    pub fn is_reference(&self) -> bool {
+        matches!(self, Body::Reference { .. })
+    }
+
     /// Returns what the inode is.
     pub fn kind(&self) -> FileKind {
         match self {

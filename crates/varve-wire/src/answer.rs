@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use varve_types::NameError;
 use varve_vfs::FsError;
 
-use crate::attr::{Attr, Entry};
+use crate::attr::{Attr, Entry, Place};
 
 /// The result of a call. New results go last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +45,8 @@ pub enum Answer {
     Usage([u64; 3]),
     /// Limits.
     Quotas(Vec<Quota>),
+    /// A file that was opened, and is at another place than the request says: the client names it by this one from now on.
+    OpenedAt(Opened, Place),
 }
 
 /// An open file.

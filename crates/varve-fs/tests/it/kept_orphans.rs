@@ -9,7 +9,7 @@ use varve_env::sim::SimEnv;
 use varve_fs::fsck::{CheckOptions, Finding, Report, Severity, check_store};
 use varve_fs::{FormatOptions, MountOptions, VarveFs};
 use varve_types::InodeId;
-use varve_vfs::{Caller, FsError, OpenFlags, Place, Vfs, XattrMode};
+use varve_vfs::{Caller, FsError, OpenFlags, Place, RenameMode, Vfs, XattrMode};
 
 use crate::crash::{STORE, sim_store};
 use crate::support::{BOTH, Calls, READ, ROOT, WRITE, name};
@@ -149,6 +149,65 @@ fn what_nobody_opens_again_goes_with_the_grace_period() {
         removed(&fs);
         let fs = restart(&mut env, fs, end, true);
         assert_eq!(orphans(&fs), if end == End::Kill { inos.len() } else { 0 });
+    }
+}
+
+/// Whoever has a file open may have been away when others moved it, and when the server began anew.
+#[test]
+fn an_open_file_that_moved_is_opened_again_where_it_was() {
+    for end in [End::Kill, End::Close] {
+        let mut env = sim_store(6, &FormatOptions::default());
+        let fs = open(&env, true);
+        let dir = fs.mk_dir(ROOT, "dir");
+        let mut files = Vec::new();
+        for size in SIZES {
+            let text = format!("f{size}");
+            let ino = fs.mk(ROOT, &text);
+            fs.put_at(ino, 0, &vec![7; size]);
+            let place = fs.place(ino).unwrap();
+            fs.open_as(ino, BOTH);
+            files.push((ino, text, place, size));
+        }
+        let other = fs.mk(dir, "other");
+        let other_place = fs.place(other).unwrap();
+        let mode = RenameMode::Replace;
+        for (_, text, ..) in &files {
+            fs.rename(ROOT, name(text), dir, name(text), mode).unwrap();
+        }
+        fs.open_as(other, READ);
+        fs.rename(dir, name("f0"), dir, name("other"), RenameMode::Exchange).unwrap();
+        fs.rename(dir, name("f0"), dir, name("again"), mode).unwrap();
+        let fs = restart(&mut env, fs, end, true);
+        files.push((other, "again".to_owned(), other_place, 0));
+        files[0].1 = "other".to_owned();
+        for (ino, text, place, size) in files {
+            let opened = fs.reopen(ino, place, BOTH).unwrap();
+            let bytes = fs.read(ino, opened.handle, 0, 1 << 20).unwrap();
+            assert!(bytes == vec![7; size], "{end:?}: {size} bytes");
+            assert_eq!(fs.lookup(dir, name(&text)).unwrap().attr.ino, ino);
+            fs.release(ino, opened.handle).unwrap();
+        }
+        assert_eq!(orphans(&fs), 0);
+    }
+}
+
+/// Only what is open pays for that, and only in a store that is served.
+#[test]
+fn a_file_that_is_not_open_moves_within_rows_of_names() {
+    for keep_orphans in [false, true] {
+        let env = sim_store(7, &FormatOptions::default());
+        let fs = open(&env, keep_orphans);
+        let ino = fs.mk(ROOT, "f");
+        let place = fs.place(ino).unwrap();
+        let opened = (!keep_orphans).then(|| fs.open_as(ino, READ));
+        fs.rename(ROOT, name("f"), ROOT, name("g"), RenameMode::Replace).unwrap();
+        assert_ne!(fs.place(ino).unwrap(), place);
+        if let Some(handle) = opened {
+            fs.release(ino, handle).unwrap();
+        }
+        fs.forget(ino, u64::MAX);
+        let refused = fs.reopen(ino, place, READ);
+        assert!(matches!(refused, Err(FsError::Stale)), "{refused:?}");
     }
 }
 

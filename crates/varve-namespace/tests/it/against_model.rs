@@ -286,7 +286,7 @@ impl Pair {
 
 fn run(seed: u64, steps: usize, forgets_locks: bool) {
     let (mut rng, mut pair) = (Rng::new(seed), Pair::new());
-    pair.map.forgets_locks = forgets_locks;
+    (pair.map.forgets_locks, pair.map.finds_open) = (forgets_locks, seed % 2 == 1);
     for _ in 0..steps {
         pair.step(&mut rng);
         recount(&pair.map);

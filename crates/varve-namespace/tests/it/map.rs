@@ -22,6 +22,8 @@ pub(crate) struct Map {
     pub(crate) rows: BTreeMap<(Space, RowKey), Bytes>,
     pub(crate) places: HashMap<InodeId, InodeLocation>,
     pub(crate) open: HashSet<InodeId>,
+    /// Open inodes must be found by who knows only where they were.
+    pub(crate) finds_open: bool,
     hasher: NameHasher,
     next_ino: u64,
     clock: u64,
@@ -44,6 +46,7 @@ impl Map {
             rows: BTreeMap::new(),
             places: HashMap::from([(InodeId::ROOT, InodeLocation::Own)]),
             open: HashSet::new(),
+            finds_open: false,
             hasher: NameHasher::new(7, 3),
             next_ino: InodeId::FIRST_FREE.get(),
             clock: 0,
@@ -289,6 +292,10 @@ impl Locked for Map {
 
     fn is_linkable(&self, _ino: InodeId) -> bool {
         false
+    }
+
+    fn must_be_found(&self, ino: InodeId) -> bool {
+        self.finds_open && self.open.contains(&ino)
     }
 
     fn tree_stands_still(&self) -> bool {

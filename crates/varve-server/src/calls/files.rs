@@ -129,7 +129,14 @@ impl Call<'_> {
         }
         let _change = flags.truncate.then(|| self.change_inode(ino)).transpose()?;
         let opened = self.settled(|| self.vfs().open(ino, flags))?;
-        Ok((Answer::Opened(self.keep(file, ino, opened)), Bytes::new()))
+        let opened = self.keep(file, ino, opened);
+        // From now on a rename leaves it where any place leads to it ([`Vfs::reopen`]). It may have moved before.
+        let place = self.vfs().place(ino)?.map(Place::to_bytes);
+        let answer = match place.is_some() && place != node.place {
+            true => Answer::OpenedAt(opened, place),
+            false => Answer::Opened(opened),
+        };
+        Ok((answer, Bytes::new()))
     }
 
     /// Opens a file that the client had open when another server served the file system, also if it has no name any more.

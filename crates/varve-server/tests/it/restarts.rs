@@ -228,6 +228,47 @@ fn a_session_that_ended_takes_its_files_along() {
     served.end();
 }
 
+/// Clients go on with their open files at the next server, whoever moved them, before they were opened or since.
+#[test]
+fn open_files_that_were_renamed_are_open_at_the_next_server() {
+    let machine = machine(12);
+    let served = Served::start(&machine, options(1));
+    let address = served.server.address();
+    let (one, other) = (connect(address, 1), connect(address, 2));
+    let root = InodeId::ROOT;
+    let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    let moves = |client: &Client, text: &str, to: &str| {
+        client.rename(root, name(text), root, name(to), RenameMode::NoReplace).unwrap();
+    };
+    // Which client moves the file, and whether it is open then.
+    let cases = [(&one, false), (&one, true), (&other, false), (&other, true)];
+    let mut files = Vec::new();
+    for (at, (client, is_open)) in cases.into_iter().enumerate() {
+        let (before, after) = (format!("before {at}"), format!("after {at}"));
+        let made = one.mknod(Caller::ROOT, root, name(&before), 0o100_644, 0);
+        let ino = made.unwrap().attr.ino;
+        if !is_open {
+            moves(client, &before, &after);
+        }
+        let opened = one.open(ino, flags).unwrap();
+        if is_open {
+            moves(client, &before, &after);
+        }
+        one.write_all(ino, opened.handle, 0, after.as_bytes(), false).unwrap();
+        files.push((ino, opened.handle, after));
+    }
+    served.end();
+    let served = Served::on(&machine, TcpListener::bind(address).unwrap(), options(2));
+    for (ino, handle, after) in files {
+        assert_eq!(one.read(ino, handle, 0, 100).unwrap(), after.as_bytes(), "{after}");
+        one.release(ino, handle).unwrap();
+        assert_eq!(other.lookup(root, name(&after)).unwrap().attr.ino, ino);
+    }
+    one.statfs().unwrap();
+    drop((one, other));
+    served.end();
+}
+
 /// A mounted directory may have another name when its client connects again.
 #[test]
 fn a_client_comes_back_to_a_directory_that_was_renamed() {

@@ -85,6 +85,7 @@ pub(crate) fn answers() -> Vec<Answer> {
         Answer::StatFs([4096, 2, 3, 4, 5, 6, 255]),
         Answer::Usage([1, 2, 3]),
         Answer::Quotas(vec![Quota { path, bytes: Some(1), inodes: None, usage: [1, 2, 3] }]),
+        Answer::OpenedAt(opened, Some([9; 18])),
     ]
 }
 
