@@ -96,7 +96,8 @@ pub struct MountOptions {
     /// Directories that may have changes below them to tell their parents before they tell them at once.
     pub marked_dirs_max: usize,
     /// Keep files that were open when their last name went over a restart, until [`varve_vfs::Vfs::end_grace`]: clients
-    /// of a server may open them again ([`varve_vfs::Vfs::reopen`]). Else opening or closing the store removes them.
+    /// of a server may open them again ([`varve_vfs::Vfs::reopen`]). Else opening or closing the store removes them. Files that move
+    /// while they are open get rows of their own then, so that clients find them again too.
     pub keep_orphans: bool,
     /// Where the front end makes the file system visible, to tell others who ask for the lock.
     pub mount_point: Option<PathBuf>,

@@ -32,7 +32,8 @@ const INLINE: u8 = 2;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "almost every entry is the large one")]
 pub enum Body {
-    /// An inode in a row of its own: a directory, or a file that has or had several names.
+    /// An inode in a row of its own: a directory, or a file that has or had several names, or moved while clients of a server had
+    /// it open.
     Reference {
         /// Its id.
         ino: InodeId,

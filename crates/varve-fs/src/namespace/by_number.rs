@@ -1,7 +1,8 @@
 //! Finding an inode by its number alone, for who has kept a handle of it (open_by_handle_at(2), servers of NFS, clients of a server).
 //!
-//! A directory and a file that has or had several names have rows of their own. A file in the row of its only name does not, and no
-//! row says where that is: creating and moving files are to cost nothing for the few that are ever asked for so. What the front end
+//! A directory and a file that has or had several names have rows of their own; where the store is served, so does a file that moved
+//! while it was open ([`varve_namespace::Locked::must_be_found`]). A file in the row of its only name does not, and no row says where
+//! that is: creating and moving files are to cost nothing for the few that are ever asked for so. What the front end
 //! knows is in the [inode table](varve_session::InodeTable). For a file that it has forgotten
 //!
 //! 1. the place that the caller has kept of it is tried, if it has one ([`varve_vfs::Place`]);
