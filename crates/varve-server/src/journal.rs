@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use varve_wire::Request;
-use varve_wire::request::Position;
+use varve_wire::request::{KINDS, Position};
 
 /// So many lines of a subject may come at once.
 const AT_ONCE: u32 = 40;
@@ -121,11 +121,9 @@ pub(crate) fn on_one_line(text: &str) -> String {
     line
 }
 
-/// A request: its name, the inode, and a name in it.
-pub(crate) fn described(request: &Request<'_>) -> String {
-    let kind = format!("{request:?}");
-    let kind: String = kind.chars().take_while(char::is_ascii_alphanumeric).collect();
-    let kind = kind.to_ascii_lowercase();
+/// A request of a kind ([`varve_wire::request::KINDS`]): its name, as counts have it, the inode, and a name in it.
+pub(crate) fn described(kind: usize, request: &Request<'_>) -> String {
+    let kind = KINDS[kind];
     match *request {
         Request::Lookup { parent: node, name }
         | Request::Mknod { parent: node, name, .. }
@@ -175,7 +173,7 @@ pub(crate) fn described(request: &Request<'_>) -> String {
         | Request::Status
         | Request::Ask { .. }
         | Request::AskRest { .. }
-        | Request::Recovered => kind,
+        | Request::Recovered => kind.to_owned(),
     }
 }
 

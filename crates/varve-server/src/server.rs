@@ -426,7 +426,8 @@ impl Shared {
         if took > self.options.slow {
             self.meters.slow.add(1);
             self.journal.write(Subject::Slow, || {
-                slow(session, request, (took, begun.saturating_duration_since(came.at)))
+                let waited = begun.saturating_duration_since(came.at);
+                slow(session, (came.kind, request), (took, waited))
             });
         }
     }
@@ -536,9 +537,13 @@ struct Came {
 }
 
 /// A message about a request that `took` long, so much of it to wait for a thread.
-fn slow(session: &Session, request: &Request<'_>, (took, waited): (Duration, Duration)) -> String {
+fn slow(
+    session: &Session,
+    (kind, request): (usize, &Request<'_>),
+    (took, waited): (Duration, Duration),
+) -> String {
     let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let (who, what, took) = (session.described(), described(request), time(ms(took)));
+    let (who, what, took) = (session.described(), described(kind, request), time(ms(took)));
     let waited = match ms(waited) {
         0 => String::new(),
         waited => format!(", of which it waited {} for a thread", time(waited)),
