@@ -136,34 +136,78 @@ fn is_served(path: &Path) -> Result<bool> {
     Ok(has_no_mount && socket::is_in(path, socket::CONTROL))
 }
 
+/// A number of a server: its name, where it is in what the server says, and what it counts, for people.
+type Number = (&'static str, &'static str, &'static str);
+
+/// What [`Stats::server`] has.
+const COUNTS: [Number; 12] = [
+    ("bytes_in", "/server/bytes_in", "Bytes that came from clients."),
+    ("bytes_out", "/server/bytes_out", "Bytes that were sent to clients."),
+    ("requests_slow", "/server/requests_slow", "Requests that took longer than --slow."),
+    ("leases_given", "/server/leases/given", "Leases given to clients on what they cache."),
+    ("recalls", "/server/leases/recalls", "Notices by which clients had to drop what they cached."),
+    (
+        "recalls_timed_out",
+        "/server/leases/recalls_timed_out",
+        "Notices that no client has confirmed before its lease ended.",
+    ),
+    (
+        "recall_waits",
+        "/server/leases/recall_waits/count",
+        "Changes that waited for clients to drop what they cached.",
+    ),
+    (
+        "recall_wait_nanos",
+        "/server/leases/recall_waits/nanos",
+        "Time for which such changes waited.",
+    ),
+    (
+        "connections_refused",
+        "/server/connections_refused",
+        "Connections that were not accepted, as there were too many.",
+    ),
+    (
+        "connections_broken",
+        "/server/connections_broken",
+        "Connections that ended because of bytes that are no message.",
+    ),
+    (
+        "connections_paused",
+        "/server/connections_paused",
+        "How often a connection was not read because the server held much for it.",
+    ),
+    (
+        "clients_refused",
+        "/server/clients_refused",
+        "Clients that were not let in, most for want of the secret.",
+    ),
+];
+
+/// What [`Stats::server_now`] has.
+const SIZES: [Number; 9] = [
+    ("sessions", "/server/sessions/count", "Clients that have a session now."),
+    ("open_files", "/server/sessions/open_files", "Files that clients have open now."),
+    ("connections", "/server/connections", "Connections now."),
+    ("views", "/server/views", "Snapshots and transactions that clients use now."),
+    (
+        "leases_held",
+        "/server/leases/held",
+        "Places of the table of leases with a client that is known by name.",
+    ),
+    ("requests_waiting", "/server/requests_waiting", "Requests that wait for a thread now."),
+    (
+        "requests_on_threads",
+        "/server/requests_on_threads",
+        "Requests now on threads for calls that wait.",
+    ),
+    ("in_grace", "/server/grace", "1 while clients of the server before may come back."),
+    ("start_time_seconds", "/server/since", "When the server began, in seconds since 1970."),
+];
+
 /// What a number of [`Stats::server`] or [`Stats::server_now`] counts, for people.
 pub(crate) fn help(field: &str) -> &'static str {
-    match field {
-        "bytes_in" => "Bytes that came from clients.",
-        "bytes_out" => "Bytes that were sent to clients.",
-        "requests_slow" => "Requests that took longer than --slow.",
-        "leases_given" => "Leases given to clients on what they cache.",
-        "recalls" => "Notices by which clients had to drop what they cached.",
-        "recalls_timed_out" => "Notices that no client has confirmed before its lease ended.",
-        "recall_waits" => "Changes that waited for clients to drop what they cached.",
-        "recall_wait_nanos" => "Time for which such changes waited.",
-        "connections_refused" => "Connections that were not accepted, as there were too many.",
-        "connections_broken" => "Connections that ended because of bytes that are no message.",
-        "connections_paused" => {
-            "How often a connection was not read because the server held much for it."
-        }
-        "clients_refused" => "Clients that were not let in, most for want of the secret.",
-        "sessions" => "Clients that have a session now.",
-        "open_files" => "Files that clients have open now.",
-        "connections" => "Connections now.",
-        "views" => "Snapshots and transactions that clients use now.",
-        "leases_held" => "Places of the table of leases with a client that is known by name.",
-        "requests_waiting" => "Requests that wait for a thread now.",
-        "requests_on_threads" => "Requests now on threads for calls that wait.",
-        "in_grace" => "1 while clients of the server before may come back.",
-        "start_time_seconds" => "When the server began, in seconds since 1970.",
-        _ => "Counted by the server.",
-    }
+    let mut numbers = COUNTS.iter().chain(&SIZES);
+    numbers.find(|(name, ..)| *name == field).map_or("Counted by the server.", |(.., help)| help)
 }
 
 /// What a server has done since it began, from what it says of itself.
@@ -171,38 +215,16 @@ pub(crate) fn stats(told: &Value) -> Result<Stats> {
     let server = &told["server"];
     let operations = serde_json::from_value(server["requests"].clone())
         .map_err(|error| Error::not_understood("what the server says of requests", error))?;
-    let number = |value: &Value| value.as_u64().unwrap_or(0);
-    let leases = &server["leases"];
-    let counts = [
-        ("bytes_in", &server["bytes_in"]),
-        ("bytes_out", &server["bytes_out"]),
-        ("requests_slow", &server["requests_slow"]),
-        ("leases_given", &leases["given"]),
-        ("recalls", &leases["recalls"]),
-        ("recalls_timed_out", &leases["recalls_timed_out"]),
-        ("recall_waits", &leases["recall_waits"]["count"]),
-        ("recall_wait_nanos", &leases["recall_waits"]["nanos"]),
-        ("connections_refused", &server["connections_refused"]),
-        ("connections_broken", &server["connections_broken"]),
-        ("connections_paused", &server["connections_paused"]),
-        ("clients_refused", &server["clients_refused"]),
-    ];
-    let sizes = [
-        ("sessions", number(&server["sessions"]["count"])),
-        ("open_files", number(&server["sessions"]["open_files"])),
-        ("connections", number(&server["connections"])),
-        ("views", number(&server["views"])),
-        ("leases_held", number(&leases["held"])),
-        ("requests_waiting", number(&server["requests_waiting"])),
-        ("requests_on_threads", number(&server["requests_on_threads"])),
-        ("in_grace", u64::from(server["grace"].is_object())),
-        ("start_time_seconds", number(&server["since"])),
-    ];
+    let number = |(name, at, _): &Number| {
+        let value = told.pointer(at).unwrap_or(&Value::Null);
+        // The grace is told as long as there is one.
+        (name.to_string(), value.as_u64().unwrap_or(u64::from(value.is_object())))
+    };
     Ok(Stats {
         seconds: server["up_s"].as_f64().unwrap_or(0.0),
         operations,
-        server: counts.map(|(name, value)| (name.to_owned(), number(value))).into(),
-        server_now: sizes.map(|(name, value)| (name.to_owned(), value)).into(),
+        server: COUNTS.iter().map(number).collect(),
+        server_now: SIZES.iter().map(number).collect(),
         ..stats::of_file_system(&told["file_system"])
     })
 }
@@ -255,6 +277,8 @@ mod tests {
         let address = ([127, 0, 0, 1], 7377).into();
         let told = report((Path::new("/srv/store"), address, 1_800_000_000), &status(), engine);
         assert_eq!(told["server"]["sessions"]["not_listed"], 100);
+        let missing = COUNTS.iter().chain(&SIZES).find(|(_, at, _)| told.pointer(at).is_none());
+        assert_eq!(missing, None);
         let stats = stats(&told).unwrap();
         assert!((stats.seconds - 1.5).abs() < 1e-9);
         assert_eq!(stats.operations["lookup"].quantile_micros(0.5), Some(4.096));
