@@ -9,7 +9,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use varve_testkit::Command;
 
-use crate::harness::{Mount, fails, json, python, run, stderr, varve, without_namespaces};
+use crate::harness::{Mount, fails, json, run, stderr, told_a_terminal, varve, without_namespaces};
 
 /// A store was checked, which may take hours, before it turned out that nobody could be asked; and with `--json` who was asked had not seen
 /// about what.
@@ -24,17 +24,10 @@ fn a_repair_that_cannot_ask_is_refused_before_it_checks() {
     refused_at_a_terminal(dir.path(), &["fsck", "--repair", "--json", store], "add --yes");
 }
 
-/// Runs varve in `dir` with `words`, its input and what it complains at a terminal where nobody types: it must refuse, with `why`.
+/// Runs varve in `dir` with `words` at a terminal where nobody types: it must refuse, with `why`.
 fn refused_at_a_terminal(dir: &Path, words: &[&str], why: &str) {
-    let binary = env!("CARGO_BIN_EXE_varve");
-    let program = format!(
-        "import os, pty, subprocess\n\
-         terminal, end = pty.openpty()\n\
-         run = subprocess.run([{binary:?}] + {words:?}, stdin=end, stderr=end, timeout=30)\n\
-         told = os.read(terminal, 65536).decode()\n\
-         assert run.returncode == 2 and {why:?} in told, (run, told)\n"
-    );
-    python(dir, &program);
+    let Some(told) = told_a_terminal(dir, words, 2) else { return };
+    assert!(told.contains(why), "{words:?}: {told:?}");
 }
 
 /// Who received a snapshot at a terminal waited for what nobody typed.

@@ -157,7 +157,7 @@ fn a_dump_and_a_load_tell_a_terminal_how_far_they_are() {
         (&["dump", "a", "-o", "file"][..], "dumping lines: 0"),
         (&["load", "b", "file"], "loading lines: 0"),
     ] {
-        let Some(told) = told_a_terminal(dir.path(), words) else { return };
+        let Some(told) = told_a_terminal(dir.path(), words, 0) else { return };
         assert!(told.contains(begun) && told.ends_with("\r\x1b[K"), "{told}");
     }
 }

@@ -121,21 +121,24 @@ pub(crate) fn python(dir: &Path, program: &str) -> bool {
     found
 }
 
-/// What varve, run in `dir` with `words`, tells whoever looks on at a terminal, in the end. `None`, which is said, where there is no Python.
-pub(crate) fn told_a_terminal(dir: &Path, words: &[&str]) -> Option<String> {
-    let program = "import os, pty, subprocess, sys\n\
+/// What varve, run in `dir` with `words`, tells whoever looks on at a terminal where nobody types, until it ends with `status`. `None`, which
+/// is said, where there is no Python.
+pub(crate) fn told_a_terminal(dir: &Path, words: &[&str], status: i32) -> Option<String> {
+    let program = "import os, pty, signal, subprocess, sys\n\
          terminal, end = pty.openpty()\n\
-         subprocess.run(sys.argv[1:], stderr=end, stdout=subprocess.DEVNULL, check=True)\n\
+         run = subprocess.Popen(sys.argv[2:], stdin=end, stdout=subprocess.DEVNULL, stderr=end)\n\
          os.close(end)\n\
+         signal.alarm(60)\n\
          told = b''\n\
          try:\n\
         \x20   while True: told += os.read(terminal, 65536)\n\
          except OSError:\n\
-        \x20   sys.stdout.buffer.write(told)\n";
+        \x20   sys.stdout.buffer.write(told)\n\
+         assert run.wait() == int(sys.argv[1]), (run.returncode, told)\n";
     there_is("python3").then(|| {
         let mut command = Command::new("python3");
-        command.args(["-c", program, env!("CARGO_BIN_EXE_varve")]).args(words);
-        String::from_utf8(run(command.current_dir(dir)).stdout).unwrap()
+        command.args(["-c", program, &status.to_string(), env!("CARGO_BIN_EXE_varve")]);
+        String::from_utf8(run(command.args(words).current_dir(dir)).stdout).unwrap()
     })
 }
 

@@ -109,7 +109,7 @@ fn a_rollback_tells_a_terminal_how_far_it_is() {
     };
     let rolls_back = |path: &Path| {
         let path = path.to_str().unwrap();
-        let told = told_a_terminal(Path::new("/"), &["snapshot", "rollback", path, "before"])?;
+        let told = told_a_terminal(Path::new("/"), &["snapshot", "rollback", path, "before"], 0)?;
         assert!(told.contains("comparing rows: 0"), "{told:?}");
         assert!(told.ends_with("\r\x1b[K"), "{told:?}");
         Some(())
