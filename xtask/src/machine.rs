@@ -204,8 +204,13 @@ impl Varve {
 
     /// The same with further arguments.
     pub(crate) fn mount_with(&mut self, arguments: &[&str]) -> Outcome {
-        if is_served() && self.server.is_none() {
-            self.server = Some(Server::start(&self.program, &self.store, &self.log)?);
+        match &self.server {
+            // What killed mounts have asked for may happen until then.
+            Some(server) => server.wait_for_the_dead(&self.program)?,
+            None if is_served() => {
+                self.server = Some(Server::start(&self.program, &self.store, &self.log)?);
+            }
+            None => {}
         }
         let server = self.server.as_ref().map(|server| PathBuf::from(server.source()));
         let source = server.as_ref().unwrap_or(&self.store);

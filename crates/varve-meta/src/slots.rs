@@ -16,6 +16,8 @@ enum State {
     Answered,
     /// It had this answer.
     Kept(Vec<u8>),
+    /// It was not executed.
+    Dropped,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -35,7 +37,8 @@ impl Slot {
 pub enum Begun<'a> {
     /// Execute it.
     New,
-    /// Execute it, unless the server before has done so: the session knows no earlier request of its slot.
+    /// Execute it, unless the server before has done so: the session has executed no earlier request of its slot that it
+    /// knows, or has dropped this one.
     First,
     /// It is being executed; its answer will be sent.
     UnderWay,
@@ -84,6 +87,10 @@ impl Slots {
                 slot.state = State::UnderWay;
                 Begun::New
             }
+            State::Dropped => {
+                slot.state = State::UnderWay;
+                Begun::First
+            }
         }
     }
 
@@ -94,6 +101,14 @@ impl Slots {
         let Some(slot) = slot else { return false };
         slot.state = answer.map_or(State::Answered, |answer| State::Kept(answer.to_vec()));
         true
+    }
+
+    /// A request was not executed, and will not be unless it arrives again. Does nothing if a later request has taken its slot.
+    pub fn drop_request(&mut self, slot: u32, number: u64) {
+        let slot = self.slots.get_mut(slot as usize).filter(|slot| slot.number == number);
+        if let Some(slot) = slot {
+            slot.state = State::Dropped;
+        }
     }
 
     /// Returns whether a request is being executed.
@@ -126,6 +141,24 @@ mod tests {
         assert_eq!(slots.begin(2, 2), Begun::UnderWay, "an older answer changes nothing");
         assert!(slots.end(2, 2, None));
         assert_eq!(slots.begin(2, 2), Begun::New, "a read is executed again");
+    }
+
+    #[test]
+    fn a_request_that_was_dropped_is_executed_when_it_arrives_again() {
+        let mut slots = Slots::new(4);
+        assert_eq!(slots.begin(0, 7), Begun::First);
+        slots.drop_request(0, 7);
+        assert!(!slots.is_busy());
+        assert_eq!(slots.begin(0, 6), Begun::Superfluous, "an older one stays old");
+        assert_eq!(slots.begin(0, 7), Begun::First, "the server before may have executed it");
+        assert!(slots.end(0, 7, Some(b"done")));
+        assert_eq!(slots.begin(0, 8), Begun::New);
+        slots.drop_request(0, 7);
+        assert_eq!(
+            slots.begin(0, 8),
+            Begun::UnderWay,
+            "an older one that is dropped changes nothing"
+        );
     }
 
     #[test]

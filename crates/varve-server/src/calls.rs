@@ -9,7 +9,7 @@
 //! does not make it again when its client, who has no answer, sends it again ([`Call::again`]).
 //!
 //! Invariant: on a thread that must not wait ([`Call::may_wait`]) a call that has to wait fails as [`MustWait`] and has
-//! done nothing.
+//! done nothing. So has a call that finds after a wait that its client has gone ([`Session::drops`]).
 
 mod again;
 mod attributes;
@@ -28,6 +28,7 @@ use varve_wire::answer::Answer;
 use varve_wire::{Cached, Failure, Node, Request, attr};
 
 use crate::changes::{Change, Changes, MustWait};
+use crate::connection::Connection;
 use crate::journal::Subject;
 use crate::nodes::Nodes;
 use crate::session::{File, Numbered, Session, Sessions};
@@ -51,7 +52,9 @@ pub(crate) struct Service {
 pub(crate) struct Call<'a> {
     pub(crate) service: &'a Service,
     pub(crate) session: &'a Session,
-    pub(crate) may_wait: bool,
+    numbered: Numbered,
+    /// The connection on which the client waits for the answer; `None` if the call must not wait for anything.
+    waiting: Option<&'a Connection>,
 }
 
 /// What a call returns: the answer and its data.
@@ -61,6 +64,8 @@ type Returned = (Answer, Bytes);
 enum Stop {
     Failed(FsError),
     MustWait,
+    /// The client has gone, and nothing is done.
+    Dropped,
 }
 
 impl From<FsError> for Stop {
@@ -176,22 +181,23 @@ impl Service {
         }
     }
 
-    /// Makes the call of a request. `None`: it has to wait, and `may_wait` is not set.
+    /// Makes the call of a request whose client waits on the connection `waiting`. `None`: the client has gone; without a
+    /// connection, the call has to wait.
     pub(crate) fn serve(
         &self,
         session: &Session,
         numbered: Numbered,
         request: &Request<'_>,
         data: &[u8],
-        may_wait: bool,
+        waiting: Option<&Connection>,
     ) -> Option<Returned> {
-        if waits(request) && !may_wait {
+        if waits(request) && waiting.is_none() {
             return None;
         }
-        let call = Call { service: self, session, may_wait };
-        match call.serve_once(numbered, request, data) {
+        let call = Call { service: self, session, numbered, waiting };
+        match call.serve_once(request, data) {
             Ok(returned) => Some(returned),
-            Err(Stop::MustWait) => None,
+            Err(Stop::MustWait | Stop::Dropped) => None,
             Err(Stop::Failed(error)) => {
                 if matches!(error, FsError::Storage(_) | FsError::Damaged(_)) {
                     log::error!("{}: {error}", session.name);
@@ -217,6 +223,10 @@ impl Call<'_> {
         &*self.service.vfs
     }
 
+    fn may_wait(&self) -> bool {
+        self.waiting.is_some()
+    }
+
     /// Makes a call of the file system. If transactions block it, waits as long as the file system allows.
     fn settled<T>(&self, mut call: impl FnMut() -> FsResult<T>) -> Served<T> {
         let vfs = self.vfs();
@@ -225,7 +235,7 @@ impl Call<'_> {
             done => Ok(done),
         };
         let settled = match once() {
-            Err(blocked) if !self.may_wait => {
+            Err(blocked) if !self.may_wait() => {
                 vfs.wait_is_over(&blocked);
                 return Err(Stop::MustWait);
             }
@@ -263,7 +273,11 @@ impl Call<'_> {
         self.writable()?;
         let service = self.service;
         let (sessions, session) = (&service.sessions, self.session.id);
-        Ok(service.changes.begin(sessions, session, objects, self.may_wait)?)
+        let change = service.changes.begin(sessions, session, objects, self.may_wait())?;
+        match self.waiting {
+            Some(waiting) if self.session.drops(waiting, self.numbered.id) => Err(Stop::Dropped),
+            _ => Ok(change),
+        }
     }
 
     fn change_inode(&self, ino: InodeId) -> Served<Change<'_>> {
@@ -323,11 +337,11 @@ impl Call<'_> {
     }
 
     /// Makes the call of a request, unless the server before has made it.
-    fn serve_once(&self, numbered: Numbered, request: &Request<'_>, data: &[u8]) -> Served {
+    fn serve_once(&self, request: &Request<'_>, data: &[u8]) -> Served {
         if !is_once(request) {
             return self.serve(request, data);
         }
-        let Numbered { id, is_first } = numbered;
+        let Numbered { id, is_first } = self.numbered;
         if is_first
             && let Some(done) = self.vfs().request_done(id.client, id.slot)?
             && done.number == id.number

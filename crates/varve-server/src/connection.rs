@@ -42,6 +42,7 @@ pub(crate) struct Connection {
     waiting_bytes: AtomicUsize,
     /// Its thread does not read from it until some of them are released.
     is_paused: AtomicBool,
+    has_ended: AtomicBool,
     /// The number of its thread, and the key by which the thread knows it.
     pub(crate) reactor: usize,
     pub(crate) key: OnceLock<u64>,
@@ -67,6 +68,7 @@ impl Connection {
             output: Mutex::default(),
             waiting_bytes: AtomicUsize::new(0),
             is_paused: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             reactor,
             key: OnceLock::new(),
             share: Mutex::new(Some(share)),
@@ -182,8 +184,14 @@ impl Connection {
         output.bytes.len() - output.sent
     }
 
+    /// Returns whether nothing that is sent arrives any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
     /// Ends the connection. Its thread notices.
     pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }

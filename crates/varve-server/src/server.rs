@@ -328,20 +328,20 @@ impl Shared {
     }
 
     /// Makes the call of a request, or has the host answer it. A call that panics fails, and its thread goes on with those
-    /// of others. `None`: it has to wait, and `may_wait` is not set.
+    /// of others. `None`: as [`Service::serve`].
     fn answer(
         &self,
         (session, service): (&Session, &Service),
         numbered: Numbered,
         request: &Request<'_>,
         data: &[u8],
-        may_wait: bool,
+        waiting: Option<&Connection>,
     ) -> Option<(Answer, Bytes)> {
         let answer = || match request {
-            Request::Ask { .. } if !may_wait => None,
+            Request::Ask { .. } if waiting.is_none() => None,
             Request::Ask { question } => Some(self.ask(session, *question, data)),
             Request::AskRest { question, offset } => Some(session.told(*question, *offset)),
-            _ => service.serve(session, numbered, request, data, may_wait),
+            _ => service.serve(session, numbered, request, data, waiting),
         };
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(answer)).unwrap_or_else(|_| {
             log::error!("{}: a call has panicked", session.name);
@@ -381,7 +381,7 @@ impl Shared {
         session.requests.fetch_add(1, Ordering::Relaxed);
         let is_kept = is_once(&request);
         if let Some((answer, returned)) =
-            self.answer((session, service), numbered, &request, data, false)
+            self.answer((session, service), numbered, &request, data, None)
         {
             session.answer(connection, header, (&answer, &returned), is_kept);
             self.answered(connection, session, (came, came.at), (&request, &answer));
@@ -397,11 +397,20 @@ impl Shared {
             id,
             Box::new(move || {
                 let Waiting { shared, connection, .. } = &waiting;
+                if session.drops(connection, numbered.id) {
+                    return;
+                }
                 let begun = Instant::now();
                 // It was decoded before.
                 let Ok(request) = varve_wire::decode::<Request<'_>>(&body) else { return };
-                let served = shared.answer((&session, &service), numbered, &request, &data, true);
-                let (answer, returned) = served.unwrap_or_else(failed);
+                let served = shared.answer(
+                    (&session, &service),
+                    numbered,
+                    &request,
+                    &data,
+                    Some(connection),
+                );
+                let Some((answer, returned)) = served else { return };
                 session.answer(connection, header, (&answer, &returned), is_kept);
                 shared.answered(connection, &session, (came, begun), (&request, &answer));
                 if connection.flush().is_err() {

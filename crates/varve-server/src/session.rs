@@ -163,6 +163,20 @@ impl Session {
         None
     }
 
+    /// Drops a request of which nothing is executed yet, if the connection on which the client waits for its answer has ended:
+    /// a client that lives sends it again, and from one that does not nothing may happen any more. Returns false if the
+    /// client still waits.
+    pub(crate) fn drops(&self, connection: &Connection, id: RequestId) -> bool {
+        let mut requests = self.under_way.lock();
+        let latest = requests.moved.get(&id.slot).map_or(connection, |moved| moved);
+        let has_ended = latest.has_ended();
+        if has_ended {
+            requests.moved.remove(&id.slot);
+            requests.slots.drop_request(id.slot, id.number);
+        }
+        has_ended
+    }
+
     /// Returns the client, as the file system knows it.
     pub(crate) fn client_id(&self) -> ClientId {
         client_id(self.client)

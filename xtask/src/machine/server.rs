@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::daemon;
-use crate::run::{Failure, Outcome};
+use crate::run::{Failure, Outcome, Step};
 
 /// How long a server may take to answer, and to end.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -70,6 +70,29 @@ impl Server {
     /// What a client mounts.
     pub(super) fn source(&self) -> String {
         format!("varve://{}/", self.address)
+    }
+
+    /// Waits until it does nothing any more for the clients that it has or had, which all are dead.
+    pub(super) fn wait_for_the_dead(&self, program: &Path) -> Outcome {
+        let begin = Instant::now();
+        loop {
+            let said = Step::new(program).args(["status", "--json", &self.source()]).capture()?;
+            let said: serde_json::Value = serde_json::from_str(&said)?;
+            let clients = said["server"]["sessions"]["clients"].as_array();
+            let clients = clients.ok_or_else(|| format!("the server tells no clients: {said}"))?;
+            let is_done =
+                |client: &serde_json::Value| client["in_flight"] == 0 && client["connections"] == 0;
+            if clients.iter().all(is_done) {
+                return Ok(());
+            }
+            if begin.elapsed() > WAIT_MAX {
+                return Err(format!(
+                    "the server still works for the dead after {WAIT_MAX:?}: {said}"
+                )
+                .into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Ends it as a person does, and waits until the store is closed.

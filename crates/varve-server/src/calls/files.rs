@@ -108,7 +108,7 @@ impl Call<'_> {
         let flags = OpenFlags { exclusive: true, ..flags };
         self.writable()?;
         let names = [(parent, name.as_bytes())];
-        let _names = self.service.changes.lock_names(&names, self.may_wait)?;
+        let _names = self.service.changes.lock_names(&names, self.may_wait())?;
         let _change = self.change_inode(parent)?;
         let learned = self.looks();
         let (entry, opened) =

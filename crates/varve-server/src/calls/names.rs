@@ -51,7 +51,7 @@ impl Call<'_> {
                 let name = FileName::new(name).map_err(FsError::from)?;
                 self.writable()?;
                 let names = [(parent, name.as_bytes())];
-                let _names = self.service.changes.lock_names(&names, self.may_wait)?;
+                let _names = self.service.changes.lock_names(&names, self.may_wait())?;
                 let _change =
                     self.change(smallvec![Cached::Inode(parent.get()), Cached::Inode(ino.get())])?;
                 let learned = self.changes();
@@ -91,7 +91,7 @@ impl Call<'_> {
         let (parent, name) = (self.node(parent)?, FileName::new(name).map_err(FsError::from)?);
         self.writable()?;
         let names = [(parent, name.as_bytes())];
-        let _names = self.service.changes.lock_names(&names, self.may_wait)?;
+        let _names = self.service.changes.lock_names(&names, self.may_wait())?;
         let _change = self.change_inode(parent)?;
         // The new inode is not what this call changes: others may have found it and begun to change it.
         let learned = self.looks();
@@ -124,7 +124,7 @@ impl Call<'_> {
         );
         let names = [(parent, name.as_bytes()), (new_parent, new_name.as_bytes())];
         self.writable()?;
-        let _names = self.service.changes.lock_names(&names, self.may_wait)?;
+        let _names = self.service.changes.lock_names(&names, self.may_wait())?;
         let targets = [self.target(parent, name)?, self.target(new_parent, new_name)?];
         let mut objects: SmallVec<[Cached; 4]> =
             [parent, new_parent].iter().map(|dir| Cached::Inode(dir.get())).collect();
@@ -165,7 +165,7 @@ impl Call<'_> {
         let (parent, name) = (self.node(parent)?, FileName::new(name).map_err(FsError::from)?);
         self.writable()?;
         let names = [(parent, name.as_bytes())];
-        let _names = self.service.changes.lock_names(&names, self.may_wait)?;
+        let _names = self.service.changes.lock_names(&names, self.may_wait())?;
         let target = self.target(parent, name)?;
         let mut objects = smallvec![Cached::Inode(parent.get())];
         if let Some(target) = &target {

@@ -44,16 +44,12 @@ impl Raw {
 
     /// One that has a session.
     pub(crate) fn connect(address: SocketAddr, client: [u64; 2], name: &str) -> (Raw, Welcome) {
-        let hello = Hello {
-            client,
-            connection: 1,
-            features: 0,
-            name,
-            path: b"",
-            read_only: false,
-            token: b"",
-        };
-        Raw::introduce(address, &hello)
+        Raw::introduce(address, &Raw::hello(client, 1, name))
+    }
+
+    pub(crate) fn hello(client: [u64; 2], connection: u32, name: &str) -> Hello<'_> {
+        let (path, token) = (&b""[..], &b""[..]);
+        Hello { client, connection, features: 0, name, path, read_only: false, token }
     }
 
     pub(crate) fn introduce(address: SocketAddr, hello: &Hello<'_>) -> (Raw, Welcome) {

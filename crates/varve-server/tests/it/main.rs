@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod against_model;
+mod departed;
 mod hostile;
 mod inquiries;
 mod restarts;

@@ -12,7 +12,7 @@
 //!
 //! With `VARVE_TEST_SERVER` set, two mounts of one server have half of the writers each. Before the kill the server is killed
 //! and started again, once or twice, which no writer may notice. Then all are killed at once; or, in half of the rounds, one
-//! mount after the other while the server goes on. What a writer did is compared on the mount that it did not use.
+//! mount after the other while the server goes on, until it has nothing left to do for them. What a writer did is compared on the mount that it did not use.
 //!
 //! Shared maps are not among the steps, which take `unsafe`: the suites fsx and fio and the databases have them.
 
