@@ -61,7 +61,8 @@ pub struct VarveFs {
     /// Counts the operations that changed the location of an inode, when they have written and still hold
     /// their locks: an operation that scans rows and then locks one sees by it whether the row may have changed.
     pub(crate) moves: AtomicU64,
-    /// Files may end elsewhere than the front end believes, as they change by commits, or in the main tree beside a view.
+    /// Files may end elsewhere than the front end believes, as they change by commits, by other front ends, or in the main tree
+    /// beside a view.
     pub(crate) ends_move: AtomicBool,
     /// The views of this file system; `None` in a view, and where the engine has none.
     pub(crate) views: Option<Views>,
@@ -137,7 +138,7 @@ impl VarveFs {
             dictionaries: Arc::new(dictionaries),
             tree: Mutex::new(()),
             moves: AtomicU64::new(0),
-            ends_move: AtomicBool::new(serial.is_some()),
+            ends_move: AtomicBool::new(serial.is_some() || options.many_front_ends),
             used,
             lost,
             lookups: keyspaces.lookups,

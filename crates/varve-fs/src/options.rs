@@ -99,6 +99,9 @@ pub struct MountOptions {
     /// of a server may open them again ([`varve_vfs::Vfs::reopen`]). Else opening or closing the store removes them. Files that move
     /// while they are open get rows of their own then, so that clients find them again too.
     pub keep_orphans: bool,
+    /// Several front ends change files, as the clients of a server do: none knows where a file ends, so appends go to the end whatever
+    /// their front end takes that to be.
+    pub many_front_ends: bool,
     /// Where the front end makes the file system visible, to tell others who ask for the lock.
     pub mount_point: Option<PathBuf>,
 }
@@ -117,6 +120,7 @@ impl Default for MountOptions {
             open_files_max: 512,
             marked_dirs_max: MARKS_MAX,
             keep_orphans: false,
+            many_front_ends: false,
             mount_point: None,
         }
     }

@@ -93,6 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut options = MountOptions {
         read_only: arguments.read_only,
         keep_orphans: true,
+        many_front_ends: true,
         ..MountOptions::default()
     };
     if let Some(bytes) = arguments.memory {

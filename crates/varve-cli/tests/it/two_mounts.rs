@@ -326,6 +326,34 @@ fn soak_of_two_mounts() {
     );
 }
 
+/// The server took the end of a file from the mount that appended, and two that appended at once overwrote each other's lines.
+#[test]
+fn appends_of_two_mounts_overwrite_nothing() {
+    const LINES: usize = 300;
+    let Some(mounts) = Mounts::new(&["a", "b"], &[]) else { return };
+    std::thread::scope(|scope| {
+        for name in ["a", "b"] {
+            let path = mounts.path(name).join("log");
+            scope.spawn(move || {
+                for line in 0..LINES {
+                    let mut file =
+                        OpenOptions::new().append(true).create(true).open(&path).unwrap();
+                    file.write_all(format!("{name} {line}\n").as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    for at in ["a", "b"] {
+        let found = fs::read_to_string(mounts.path(at).join("log")).unwrap();
+        for name in ["a", "b"] {
+            let lines = found.lines().filter(|line| line.starts_with(name));
+            assert!(lines.eq((0..LINES).map(|line| format!("{name} {line}"))), "{at}: {found}");
+        }
+        assert_eq!(found.lines().count(), 2 * LINES);
+    }
+    mounts.end();
+}
+
 /// Programs wait while the server is away, and go on with their open files when it is back.
 #[test]
 fn programs_go_on_when_the_server_is_back() {

@@ -62,7 +62,7 @@ impl At {
 }
 
 impl VarveFs {
-    /// Where an append goes. While all that changes files comes through the front end, where that says: it alone knows of writes
+    /// Where an append goes. While all that changes files comes through one front end, where that says: it alone knows of writes
     /// that are no appends though their file is open to append (RWF_NOAPPEND). REQUIRES: the file cannot change.
     fn now_at(&self, at: At) -> At {
         match at {

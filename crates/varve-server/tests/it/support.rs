@@ -54,7 +54,8 @@ impl Served {
     }
 
     pub(crate) fn on(machine: &Arc<dyn Env>, listener: TcpListener, options: Options) -> Served {
-        let mount = MountOptions { keep_orphans: true, ..MountOptions::default() };
+        let mount =
+            MountOptions { keep_orphans: true, many_front_ends: true, ..MountOptions::default() };
         let fs = VarveFs::open(Arc::clone(machine), Path::new(STORE), mount);
         let fs = Arc::new(fs.unwrap());
         let vfs: Arc<dyn Vfs> = Arc::<VarveFs>::clone(&fs);
