@@ -152,11 +152,18 @@ pub(crate) fn watched<T>(
     work(&mut |at| line.bar(at.permille, &format!("{} {}: {}", verb(&at), at.phase, at.done)))
 }
 
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.shown.is_some() {
+impl Progress {
+    /// Removes the line, before other output.
+    pub(crate) fn clear(&mut self) {
+        if self.shown.take().is_some() {
             drop(write!(std::io::stderr(), "\r\x1b[K"));
         }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 

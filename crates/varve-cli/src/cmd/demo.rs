@@ -7,6 +7,9 @@ use varve_daemon::logging;
 use crate::demo::{self, Plan};
 use crate::output;
 
+/// Bytes of the large file.
+const LARGE_BYTES: usize = 64 << 20;
+
 /// The arguments.
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -24,7 +27,7 @@ pub(crate) struct Arguments {
 /// Runs the demonstration.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     logging::to_stderr(log::LevelFilter::Warn);
-    let plan = Plan { files: arguments.files, dirs: arguments.dirs };
+    let plan = Plan { files: arguments.files, dirs: arguments.dirs, large_bytes: LARGE_BYTES };
     let is_quiet = arguments.json;
     let figures = demo::run(plan, &mut |line| {
         if !is_quiet {

@@ -1,6 +1,7 @@
 //! The command line: one module for each subcommand.
 
 mod clone;
+mod cluster;
 mod completions;
 mod demo;
 mod design;
@@ -108,6 +109,8 @@ enum Command {
     Tune(tune::Arguments),
     /// Show what Varve does, with figures, and leave nothing behind
     Demo(demo::Arguments),
+    /// Show what a server and mounts of it do
+    Cluster(cluster::Arguments),
     /// Show the version
     Version(version::Arguments),
     /// Write a completion script for a shell
@@ -141,6 +144,7 @@ impl CommandLine {
             Command::Gc(arguments) => gc::run(&arguments),
             Command::Tune(arguments) => tune::run(&arguments),
             Command::Demo(arguments) => demo::run(&arguments),
+            Command::Cluster(arguments) => cluster::run(&arguments),
             Command::Version(arguments) => version::run(&arguments),
             Command::Completions(arguments) => completions::run(&arguments),
             Command::Man(arguments) => man::run(&arguments),

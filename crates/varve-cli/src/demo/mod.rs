@@ -6,9 +6,13 @@
 //!    through the library, and tell the time of each.
 //! 3. Unmount, check the store, mount again, compare every name, size and byte with the plain directory.
 //! 4. Unmount and remove everything; also after a failure and on Ctrl-C ([`scene`]).
+//!
+//! [`cluster`] is another one, of a store that a server serves to two mounts.
 
+pub(crate) mod cluster;
 mod place;
 mod scene;
+mod stage;
 mod steps;
 
 use std::time::Duration;
@@ -28,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) files: u32,
     /// Directories they are spread over, at least 1.
     pub(crate) dirs: u32,
+    /// Bytes of the large file.
+    pub(crate) large_bytes: usize,
 }
 
 /// The figures of one step.

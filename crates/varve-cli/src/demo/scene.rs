@@ -7,24 +7,19 @@
 //! Dropped anywhere on this way, it unmounts and removes everything. SIGINT, SIGTERM and SIGHUP do the same from a
 //! thread of their own and end the process.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use tempfile::TempDir;
-use varve::{Error, FileSystem, Result, check, exit_status, store};
+use varve::{Error, FileSystem, Result, store};
 use varve_daemon::mount::{AttachError, Attached, Choices, not_unmounted};
 use varve_daemon::status::bytes_below;
-use varve_env::os::signals::is_ignored;
 use varve_fs::{FormatOptions, MountOptions};
 use varve_fuse::{StopHandle, UnmountMode};
 
-/// How often the end of an interrupted demonstration tries to remove what threads still write to.
-const REMOVE_TRIES: u32 = 20;
+use super::stage::{self, Interrupts};
 
 /// A mount that is served by a thread of this process.
 struct Served {
@@ -40,34 +35,21 @@ pub(super) struct Scene {
     library: Option<FileSystem>,
     /// What an interrupt must unmount.
     to_stop: Arc<Mutex<Option<StopHandle>>>,
-    /// An interrupt came, and ends the process when everything is removed.
-    interrupted: Arc<AtomicBool>,
-    /// Interrupts, until a thread waits for them.
-    signals: Option<Signals>,
+    interrupts: Interrupts,
 }
 
 impl Scene {
     /// Makes the temporary directory and formats the stores.
     pub(super) fn new() -> Result<Scene> {
-        let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-        let signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up))
-            .map_err(|error| Error::machine("handle signals", error))?;
-        let temporary = std::env::temp_dir();
-        let dir = tempfile::Builder::new()
-            .prefix("varve-demo-")
-            .tempdir()
-            .map_err(|error| Error::io("make a directory in", &temporary, &error))?;
-        // A mount point is known by its path without symbolic links.
-        let path =
-            dir.path().canonicalize().map_err(|error| Error::io("find", dir.path(), &error))?;
+        let interrupts = Interrupts::new()?;
+        let (dir, path) = stage::temporary_dir(&std::env::temp_dir())?;
         let scene = Scene {
             dir: Some(dir),
             path,
             served: None,
             library: None,
             to_stop: Arc::new(Mutex::new(None)),
-            interrupted: Arc::default(),
-            signals: Some(signals),
+            interrupts,
         };
         for name in ["plain", "mount"] {
             let path = scene.path.join(name);
@@ -136,12 +118,7 @@ impl Scene {
 
     /// Checks the store of the mount.
     pub(super) fn check(&self) -> Result<()> {
-        let report = check::check(&self.store(), &check::CheckOptions::default(), &mut |_| {})?;
-        if report.is_clean() {
-            return Ok(());
-        }
-        Err(Error::failed(format!("the check of the store found problems: {report:?}"))
-            .hint("this must not happen: please report it"))
+        stage::check(&self.store())
     }
 
     /// The second store, opened through the library.
@@ -187,49 +164,24 @@ impl Scene {
 
     /// Starts the thread that waits for interrupts, the first time.
     fn end_on_signals(&mut self) -> Result<()> {
-        let Some(mut signals) = self.signals.take() else { return Ok(()) };
         let (to_stop, path) = (Arc::clone(&self.to_stop), self.path.clone());
-        let interrupted = Arc::clone(&self.interrupted);
-        let wait = move || {
-            if signals.forever().next().is_some() {
-                // What other threads meet from here on is our doing.
-                interrupted.store(true, Ordering::SeqCst);
-                log::set_max_level(log::LevelFilter::Off);
-                // Kept, so that nothing is mounted any more.
-                let mut to_stop = to_stop.lock();
-                if let Some(stop) = to_stop.take() {
-                    drop(stop.stop(UnmountMode::Force));
-                }
-                remove_all(&path);
-                std::process::exit(i32::from(exit_status::INTERRUPTED));
+        self.interrupts.end_by(move || {
+            let mut to_stop = to_stop.lock();
+            if let Some(stop) = to_stop.take() {
+                drop(stop.stop(UnmountMode::Force));
             }
-        };
-        thread::Builder::new()
-            .name("signals".to_owned())
-            .spawn(wait)
-            .map(drop)
-            .map_err(|error| Error::machine("start a thread", error))
+            stage::remove_all(&path, || ());
+            // Still locked, so that nothing is mounted any more.
+            std::mem::forget(to_stop);
+        })
     }
 }
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        while self.interrupted.load(Ordering::SeqCst) {
-            // What has failed is no failure: the thread that was interrupted removes everything, and ends the process.
-            thread::park();
-        }
+        self.interrupts.leave_it_to_them();
         if let Err(error) = self.close() {
             log::warn!("{}", error.message());
         }
     }
-}
-
-/// Removes a directory to which other threads of this process may still add files.
-fn remove_all(path: &Path) {
-    for _ in 0..REMOVE_TRIES {
-        if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
-            return;
-        }
-    }
-    log::warn!("{} could not be removed", path.display());
 }

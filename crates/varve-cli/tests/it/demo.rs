@@ -44,7 +44,7 @@ fn the_demonstration_needs_no_mount() {
 }
 
 /// Whether something is mounted below `dir`.
-fn is_mounted_below(dir: &Path) -> bool {
+pub(crate) fn is_mounted_below(dir: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     table.contains(&format!(" {}/", dir.display()))
 }

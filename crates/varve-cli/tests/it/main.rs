@@ -8,6 +8,7 @@
 
 mod bounds;
 mod cli;
+mod cluster_demo;
 mod conformance;
 mod crowds;
 mod deaths;

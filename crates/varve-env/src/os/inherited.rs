@@ -1,4 +1,4 @@
-//! Controls which descriptors a started program inherits.
+//! Controls what a started program has of the process that starts it: which descriptors it inherits, whether it outlives it.
 
 #![allow(unsafe_code, reason = "what is done between fork(2) and execve(2)")]
 
@@ -17,6 +17,21 @@ pub fn nothing_inherited(command: &mut Command) -> &mut Command {
     // SAFETY: the closure takes no lock and no memory, and changes the descriptors of the child alone, which they are
     // closed in by execve(2) as those of this program are.
     unsafe { command.pre_exec(close_with_exec) }
+}
+
+/// Has the program of `command` get SIGTERM when the thread that starts it ends, or its process is killed.
+pub fn ends_with_its_starter(command: &mut Command) -> &mut Command {
+    // SAFETY: the closure takes no lock and no memory, and changes the child alone.
+    unsafe { command.pre_exec(ask_for_signal) }
+}
+
+/// Asks for SIGTERM when the parent ends.
+fn ask_for_signal() -> io::Result<()> {
+    // SAFETY: it takes numbers alone.
+    match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Marks all but the standard descriptors to be closed by execve(2).

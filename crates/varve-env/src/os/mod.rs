@@ -46,7 +46,7 @@ use crate::{
     DirItem, Env, File, FileKind, FileLock, FileStat, JoinHandle, OpenMode, Space, ThreadPanicked,
 };
 use file::{OsFile, stat_of};
-pub use inherited::nothing_inherited;
+pub use inherited::{ends_with_its_starter, nothing_inherited};
 use path::Roots;
 
 /// The file with the id of this boot.

@@ -2,9 +2,11 @@
 
 mod directory;
 mod library;
+mod timed;
 
 pub(crate) use directory::Directory;
 pub(crate) use library::Library;
+pub(crate) use timed::{Timed, Times};
 
 use varve::Result;
 
