@@ -34,8 +34,18 @@ pub enum Policy {
         /// In milliseconds.
         ms: u32,
     },
+    /// The longest, divided by the depth in the tree: what is near the root changes seldom and is read often.
+    Depth {
+        /// The longest, in milliseconds.
+        ms_max: u32,
+    },
     /// r / (r + w) of the longest, where r and w count recent reads and changes.
     Rate {
+        /// The longest, in milliseconds.
+        ms_max: u32,
+    },
+    /// By depth for what was not read or changed lately, by rate for all else.
+    Hybrid {
         /// The longest, in milliseconds.
         ms_max: u32,
     },
@@ -47,22 +57,27 @@ impl Policy {
     /// Returns the longest lease in milliseconds.
     pub fn longest_ms(self) -> u32 {
         match self {
-            Policy::Fixed { ms } | Policy::Rate { ms_max: ms } => ms,
+            Policy::Fixed { ms: ms_max }
+            | Policy::Depth { ms_max }
+            | Policy::Rate { ms_max }
+            | Policy::Hybrid { ms_max } => ms_max,
             Policy::None => 0,
         }
     }
 
-    fn length_ms(self, reads: u32, changes: u32) -> u32 {
-        match self {
+    fn length_ms(self, (reads, changes): (u32, u32), depth: impl FnOnce() -> u32) -> u32 {
+        let ms = match self {
             Policy::None => 0,
-            Policy::Fixed { ms } => ms,
-            Policy::Rate { ms_max } => {
+            Policy::Fixed { ms } => return ms,
+            Policy::Depth { ms_max } => ms_max / depth().max(1),
+            Policy::Hybrid { ms_max } if reads <= 1 && changes == 0 => ms_max / depth().max(1),
+            Policy::Rate { ms_max } | Policy::Hybrid { ms_max } => {
                 let all = u64::from(reads) + u64::from(changes);
                 let ms = u64::from(ms_max) * u64::from(reads) / all.max(1);
-                let ms = u32::try_from(ms).unwrap_or(ms_max);
-                if ms < SHORTEST_MS { 0 } else { ms }
+                u32::try_from(ms).unwrap_or(ms_max)
             }
-        }
+        };
+        if ms < SHORTEST_MS { 0 } else { ms }
     }
 }
 
@@ -154,12 +169,19 @@ impl Leases {
         self.places[at].at(now_ms)
     }
 
-    /// Returns for how long `session` may keep what it has learned of `object`, in milliseconds; 0 for not at all.
-    pub fn grant(&mut self, object: u64, session: SessionId, learned: Learned, now_ms: u64) -> u32 {
+    /// Returns for how long `session` may keep what it has learned of `object`, in milliseconds; 0 for not at all. `depth`
+    /// tells how many directories lie above the object.
+    pub fn grant(
+        &mut self,
+        (object, depth): (u64, impl FnOnce() -> u32),
+        session: SessionId,
+        learned: Learned,
+        now_ms: u64,
+    ) -> u32 {
         let policy = self.policy;
         let place = self.place(object, now_ms);
         place.recent_reads = place.recent_reads.saturating_add(1);
-        let ms = policy.length_ms(place.recent_reads, place.recent_changes);
+        let ms = policy.length_ms((place.recent_reads, place.recent_changes), depth);
         let is_new =
             place.changes <= u32::from(learned.by_own_change) && place.changed <= learned.since;
         if !is_new || ms == 0 {
@@ -213,5 +235,36 @@ impl Leases {
     pub fn cancel_change(&mut self, object: u64, now_ms: u64) {
         let place = self.place(object, now_ms);
         place.changes = place.changes.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEARNED: Learned = Learned { since: 0, by_own_change: false };
+
+    /// The lengths of leases of an object at a depth, read so often, changed, and read again.
+    fn lengths(policy: Policy, depth: u32, reads: usize) -> Vec<u32> {
+        let mut leases = Leases::new(8, policy);
+        let read = |leases: &mut Leases, since| {
+            leases.grant((1, || depth), SessionId(1), Learned { since, ..LEARNED }, 10)
+        };
+        let mut lengths: Vec<u32> = (0..reads).map(|_| read(&mut leases, 0)).collect();
+        let holders = leases.begin_change(1, SessionId(1), 10);
+        leases.end_change(1, &holders, 1, 10);
+        lengths.push(read(&mut leases, 1));
+        lengths
+    }
+
+    #[test]
+    fn a_lease_is_as_long_as_its_policy_says() {
+        assert_eq!(lengths(Policy::Fixed { ms: 600 }, 3, 2), [600, 600, 600]);
+        assert_eq!(lengths(Policy::Depth { ms_max: 600 }, 3, 2), [200, 200, 200]);
+        assert_eq!(lengths(Policy::Depth { ms_max: 600 }, 0, 1), [600, 600]);
+        assert_eq!(lengths(Policy::Depth { ms_max: 600 }, 31, 1), [0, 0], "too short to be of use");
+        assert_eq!(lengths(Policy::Rate { ms_max: 600 }, 3, 2), [600, 600, 450]);
+        assert_eq!(lengths(Policy::Hybrid { ms_max: 600 }, 3, 2), [200, 600, 450]);
+        assert_eq!(lengths(Policy::None, 1, 1), [0, 0]);
     }
 }

@@ -292,14 +292,22 @@ impl Call<'_> {
         Learned { by_own_change: true, ..self.looks() }
     }
 
-    fn attr(&self, attr: &Attr, learned: Learned) -> attr::Attr {
+    /// Returns how many directories lie between the root that the client sees and what has a name in `dir`.
+    fn depth_in(&self, dir: InodeId) -> u8 {
+        let is_root = dir == self.session.root;
+        let depth = if is_root { 0 } else { self.service.nodes.depth(dir) };
+        depth.saturating_add(1)
+    }
+
+    /// Makes an answer of attributes of an inode that was found in `dir`, if it was looked for there.
+    fn attr(&self, attr: &Attr, dir: Option<InodeId>, learned: Learned) -> attr::Attr {
+        let Service { nodes, changes, .. } = self.service;
         let object = Cached::Inode(attr.ino.get());
+        let depth = || dir.map_or_else(|| nodes.depth(attr.ino), |dir| self.depth_in(dir)).into();
         let keep_ms = match attr.keep {
             Keep::Never => 0,
             // The file systems that are served keep attributes for ever or not at all.
-            Keep::Forever | Keep::For(_) => {
-                self.service.changes.grant(&object, self.session, learned)
-            }
+            Keep::Forever | Keep::For(_) => changes.grant((&object, depth), self.session, learned),
         };
         attr::Attr::new(attr, keep_ms)
     }
@@ -311,20 +319,26 @@ impl Call<'_> {
         entry: &Entry,
         learned: Learned,
     ) -> attr::Entry {
-        self.service.nodes.note(self.vfs(), entry.attr.ino);
+        self.service.nodes.note(
+            self.vfs(),
+            entry.attr.ino,
+            name.map(|(dir, _)| self.depth_in(dir)),
+        );
         self.found(name, &entry.attr, learned)
     }
 
     /// Makes a part of an answer of what a name stands for.
     fn found(&self, name: Option<(InodeId, &[u8])>, attr: &Attr, learned: Learned) -> attr::Entry {
         let place = self.vfs().place(attr.ino).ok().flatten().map(varve_vfs::Place::to_bytes);
+        let changes = &self.service.changes;
         let keep_ms = name.map_or(0, |(dir, name)| {
             let object = Cached::Name(dir.get(), name.to_vec());
+            let depth = || self.depth_in(dir).into();
             // A change of a name that is under way is never the one that has found or made it.
             let learned = Learned { by_own_change: false, ..learned };
-            self.service.changes.grant(&object, self.session, learned)
+            changes.grant((&object, depth), self.session, learned)
         });
-        attr::Entry { attr: self.attr(attr, learned), place, keep_ms }
+        attr::Entry { attr: self.attr(attr, name.map(|(dir, _)| dir), learned), place, keep_ms }
     }
 
     fn entry_done(

@@ -89,13 +89,18 @@ impl Changes {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Returns for how long `session` may keep what it has learned, in milliseconds.
-    pub(crate) fn grant(&self, object: &Cached, session: &Session, learned: Learned) -> u32 {
+    /// Returns for how long `session` may keep what it has learned about something at a depth of the tree, in milliseconds.
+    pub(crate) fn grant(
+        &self,
+        (object, depth): (&Cached, impl FnOnce() -> u32),
+        session: &Session,
+        learned: Learned,
+    ) -> u32 {
         if !session.obeys() {
             return 0;
         }
         let (leases, number) = self.shard(self.number(object));
-        let ms = leases.lock().grant(number, session.id, learned, self.clock.now_ms());
+        let ms = leases.lock().grant((number, depth), session.id, learned, self.clock.now_ms());
         if ms > 0 {
             self.meters.leases.give(number);
         }

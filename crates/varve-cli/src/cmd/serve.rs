@@ -26,6 +26,10 @@ and in /etc/fstab
 enum LeasePolicy {
     /// The part of the longest lease that is the part of reads among recent reads and changes
     Rate,
+    /// The longest lease for what is in the root directory, half of it for what is in its directories, and so on
+    Depth,
+    /// By depth for what was not read or changed lately, by rate for all else
+    Hybrid,
     /// Always the longest lease
     Fixed,
     /// Not at all
@@ -102,6 +106,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let settings = Settings {
         leases: match arguments.lease_policy {
             LeasePolicy::Rate => Policy::Rate { ms_max: arguments.lease_max },
+            LeasePolicy::Depth => Policy::Depth { ms_max: arguments.lease_max },
+            LeasePolicy::Hybrid => Policy::Hybrid { ms_max: arguments.lease_max },
             LeasePolicy::Fixed => Policy::Fixed { ms: arguments.lease_max },
             LeasePolicy::None => Policy::None,
         },

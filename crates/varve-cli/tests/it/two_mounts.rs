@@ -314,6 +314,7 @@ fn run_both(seed: u64, steps: usize, policy: &str) {
 fn what_one_mount_does_another_sees_at_once() {
     run_both(1, 150, "rate");
     run_both(2, 150, "fixed");
+    run_both(3, 150, "depth");
 }
 
 /// Other seeds, for as long as `varve_testkit::soak` says.
@@ -322,7 +323,7 @@ fn what_one_mount_does_another_sees_at_once() {
 fn soak_of_two_mounts() {
     println!(
         "{}",
-        soak(|seed| run_both(seed, 200, ["rate", "fixed", "none"][(seed % 3) as usize]))
+        soak(|seed| run_both(seed, 200, ["rate", "fixed", "depth", "none"][(seed % 4) as usize]))
     );
 }
 

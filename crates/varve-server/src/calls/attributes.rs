@@ -16,14 +16,14 @@ impl Call<'_> {
             Request::Getattr { node } => {
                 let (ino, learned) = (self.node(node)?, self.looks());
                 let attr = self.settled(|| vfs.getattr(ino))?;
-                Ok((Answer::Attr(self.attr(&attr, learned)), Bytes::new()))
+                Ok((Answer::Attr(self.attr(&attr, None, learned)), Bytes::new()))
             }
             Request::Setattr { ref caller, node, ref set } => {
                 let ino = self.node(node)?;
                 let _change = self.change_inode(ino)?;
                 let learned = self.changes();
                 let attr = self.settled(|| vfs.setattr(caller.into(), ino, set.into()))?;
-                Ok((Answer::Attr(self.attr(&attr, learned)), Bytes::new()))
+                Ok((Answer::Attr(self.attr(&attr, None, learned)), Bytes::new()))
             }
             Request::Readlink { node } => {
                 let ino = self.node(node)?;

@@ -103,7 +103,7 @@ impl Call<'_> {
     fn target(&self, dir: InodeId, name: FileName<'_>) -> Served<Option<Attr>> {
         match self.settled(|| self.vfs().lookup(dir, name)) {
             Ok(entry) => {
-                self.service.nodes.note(self.vfs(), entry.attr.ino);
+                self.service.nodes.note(self.vfs(), entry.attr.ino, Some(self.depth_in(dir)));
                 Ok(Some(entry.attr))
             }
             Err(Stop::Failed(FsError::NotFound)) => Ok(None),
@@ -212,8 +212,9 @@ impl Call<'_> {
                 true
             })
         });
-        for ino in looked_up {
-            self.service.nodes.note(vfs, ino);
+        let depth = self.depth_in(ino);
+        for found in looked_up {
+            self.service.nodes.note(vfs, found, Some(depth));
         }
         match listed {
             // The next request meets the error again.

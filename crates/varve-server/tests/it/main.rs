@@ -5,6 +5,7 @@ mod against_model;
 mod departed;
 mod hostile;
 mod inquiries;
+mod leases;
 mod restarts;
 mod soft;
 mod stuck;
