@@ -149,6 +149,11 @@ impl Client {
         self.welcome.read_only
     }
 
+    /// Returns whether the server cannot be reached: its connection for notices is being made again.
+    pub fn is_away(&self) -> bool {
+        self.inner.transport.is_away()
+    }
+
     /// Ends the connections. Calls fail from then on.
     pub fn end(&self) {
         self.inner.transport.end();

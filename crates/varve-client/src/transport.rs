@@ -307,6 +307,11 @@ impl Transport {
         self.is_ending.load(Ordering::Acquire)
     }
 
+    /// Returns whether the server cannot be reached.
+    pub(crate) fn is_away(&self) -> bool {
+        self.lines[0].connecting.is_locked()
+    }
+
     /// Ends all connections. Calls fail from then on.
     pub(crate) fn end(&self) {
         self.is_ending.store(true, Ordering::Release);

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use varve_testkit::rng::Rng;
 use varve_testkit::{eventually, soak};
 
+use crate::demo::is_mounted_below;
 use crate::harness::{can_mount, fails, run, varve};
 use crate::served::Server;
 
@@ -372,6 +373,34 @@ fn programs_go_on_when_the_server_is_back() {
     drop(file);
     assert_eq!(fs::read(b.join("dir/log")).unwrap(), b"one two three");
     assert_eq!(fs::read(a.join("dir/log")).unwrap(), b"one two three");
+    mounts.end();
+}
+
+/// A mount that was told to end waited for ever, with the programs that used it, for a server that had gone too.
+#[test]
+fn a_mount_that_is_told_to_end_does_not_wait_for_a_server_that_is_away() {
+    let Some(mut mounts) = Mounts::new(&["a"], &[]) else { return };
+    let path = mounts.path("a");
+    let daemon = daemon_of(&path);
+    mounts.server.take().unwrap().kill();
+    let program = {
+        let path = path.clone();
+        std::thread::spawn(move || fs::create_dir(path.join("dir")))
+    };
+    // It waits, or has not begun: the end is the same.
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!program.is_finished());
+    rustix::process::kill_process(daemon, rustix::process::Signal::TERM).unwrap();
+    eventually("the program has an error", || program.is_finished());
+    let error = program.join().unwrap().unwrap_err();
+    // The connection of the mount was ended.
+    assert_eq!(error.raw_os_error(), Some(103), "{error}");
+    eventually("the mount is gone", || !is_mounted_below(mounts.dir.path()));
+    eventually("its process has ended", || {
+        !Path::new(&format!("/proc/{}", daemon.as_raw_nonzero())).exists()
+    });
+    mounts.names.clear();
+    mounts.serve_again(&[]);
     mounts.end();
 }
 

@@ -127,7 +127,8 @@ pub(super) fn serve(
     if let Some(control) = &control {
         control.serves(session.pause_handle(), Arc::<ClientViews>::clone(&views));
     }
-    unmount_on_signals(session.stop_handle(), facts.dir.clone())?;
+    let waiting = Some(Arc::clone(&client));
+    unmount_on_signals(session.stop_handle(), facts.dir.clone(), waiting)?;
     log::info!("{} is mounted on {}", source.display(), facts.dir.display());
     let ended = thread::scope(|scope| {
         let facts = &facts;

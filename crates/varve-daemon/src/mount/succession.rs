@@ -83,7 +83,7 @@ fn serve_on(
     ready: impl FnOnce(&Ready) + Send,
 ) -> Result<()> {
     allocator::keep_near(fs_options(choices, &attached.ready.dir).memory_budget_bytes);
-    unmount_on_signals(attached.stop_handle(), attached.ready.dir.clone())?;
+    unmount_on_signals(attached.stop_handle(), attached.ready.dir.clone(), None)?;
     let directory = || attached.file_system.directory();
     let lend_inode = || attached.file_system.lend_inode();
     let control = directory()
