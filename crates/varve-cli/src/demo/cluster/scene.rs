@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,6 +37,8 @@ use crate::demo::stage::{self, Interrupts};
 const END_POLL: Duration = Duration::from_millis(5);
 /// How often it is looked whether a process has ended that should not.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
+/// How long a program that met a failure is ahead of the look that finds the reason: that a process has ended.
+const REASON_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The names of the mounts, and of their directories.
 pub(super) const MOUNTS: [&str; 2] = ["a", "b"];
@@ -254,8 +256,22 @@ impl Cluster {
     }
 
     /// The reason why `error` was met: a process that has ended by itself, if there is one.
+    ///
+    /// A mount whose process is killed fails its calls before the process can be waited for: so this waits a little.
     pub(super) fn reason_of(&self, error: Error) -> Error {
-        self.processes.lock().failed.take().unwrap_or(error)
+        let begin = Instant::now();
+        loop {
+            let mut processes = self.processes.lock();
+            processes.look();
+            if let Some(reason) = processes.failed.take() {
+                return reason;
+            }
+            if processes.is_over || begin.elapsed() > REASON_WAIT_MAX {
+                return error;
+            }
+            drop(processes);
+            thread::sleep(END_POLL);
+        }
     }
 
     /// Removes the directory, or keeps the store and the messages in it and returns where they are.
@@ -287,6 +303,20 @@ impl Drop for Cluster {
 impl Processes {
     fn of(&mut self, name: &str) -> Option<&mut Process> {
         self.running.iter_mut().find(|process| process.name == name)
+    }
+
+    /// Ends all if one has ended that should not, and keeps why.
+    fn look(&mut self) {
+        let ended = self.running.iter_mut().filter(|process| !process.may_end).find_map(
+            |Process { name, child, log, .. }| {
+                let status = child.try_wait().ok().flatten()?;
+                Some(last_words(name, log, Some(status)))
+            },
+        );
+        if let Some(error) = ended {
+            self.failed = Some(error);
+            self.end();
+        }
     }
 
     /// Ends all, the mounts first, whose last work would wait for the server.
@@ -323,16 +353,7 @@ fn watch(processes: &Mutex<Processes>) {
         if processes.is_over {
             return;
         }
-        let ended = processes.running.iter_mut().filter(|process| !process.may_end).find_map(
-            |Process { name, child, log, .. }| {
-                let status = child.try_wait().ok().flatten()?;
-                Some(last_words(name, log, Some(status)))
-            },
-        );
-        if let Some(error) = ended {
-            processes.failed = Some(error);
-            processes.end();
-        }
+        processes.look();
     }
 }
 
